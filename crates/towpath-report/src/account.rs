@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
-use towpath_result::{AccountSummary, Part, Parts};
-use towpath_scenario::DataDirection;
-
 use towpath_result::format::text::{clean, cut, wrap};
 use towpath_result::store::StoredRun;
+use towpath_result::{AccountSummary, Part, Parts};
+use towpath_scenario::DataDirection;
 
 /// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 46;

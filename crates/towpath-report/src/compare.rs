@@ -1,11 +1,11 @@
 //! The summary table: transports side by side. The terminal and the page show the same cells.
 
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
 use towpath_result::{FlowSummary, Recovery, StackStats, Summary};
 use towpath_scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
 
 mod datagrams;
 mod headline;

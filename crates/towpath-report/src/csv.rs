@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 use towpath_result::Record;
+use towpath_result::format::text::clean;
+use towpath_result::store::StoredRun;
 
 use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
-use towpath_result::format::text::clean;
-use towpath_result::store::StoredRun;
 
 /// Name of a table that can be written as CSV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

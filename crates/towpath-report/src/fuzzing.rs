@@ -3,10 +3,10 @@
 use std::io::BufRead;
 
 use towpath_result::input::ReadBudget;
+use towpath_result::store::StoredRun;
 use towpath_result::store::read_run_within;
 
 use crate::{Comparison, html, table, warnings};
-use towpath_result::store::StoredRun;
 
 /// Read limit, far below a command's, so that the fuzzer finds excessive memory use soon.
 const MAX_BYTES: u64 = 4_000_000;

@@ -1,10 +1,9 @@
 //! Grouping of runs that differ only in their repetition: one column of every table.
 
-use towpath_result::{FlowSummary, Meta, Summary};
-use towpath_scenario::{DataDirection, Transport};
-
 use towpath_result::format::text::{clean, cut};
 use towpath_result::store::StoredRun;
+use towpath_result::{FlowSummary, Meta, Summary};
+use towpath_scenario::{DataDirection, Transport};
 
 /// The repetitions of one measurement.
 #[derive(Debug, Clone)]

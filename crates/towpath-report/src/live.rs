@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut, pad};
 use towpath_scenario::{DataDirection, Transport};
 
 use crate::compare::direction;
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut, pad};
 
 /// Width of the path column, in characters.
 const MAX_NAME_WIDTH: usize = 18;

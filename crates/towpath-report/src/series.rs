@@ -6,12 +6,11 @@ mod stack;
 
 use std::collections::BTreeMap;
 
-use towpath_result::{EventKind, Link, Record, Subflow, SubflowEnd};
-use towpath_scenario::DataDirection;
-
 use towpath_result::format::number;
 use towpath_result::format::text::{clean, cut};
 use towpath_result::store::StoredRun;
+use towpath_result::{EventKind, Link, Record, Subflow, SubflowEnd};
+use towpath_scenario::DataDirection;
 
 pub(crate) use account::account;
 pub(crate) use stack::{StackSeries, detail_number};

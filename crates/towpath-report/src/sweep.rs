@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use towpath_result::expect::MetricUnit;
+use towpath_result::format::number;
+use towpath_result::format::text::cut;
 use towpath_result::metrics::statistics::{
     ConfidenceInterval, Estimate, Sample, missing_interval_reason,
 };
@@ -10,8 +12,6 @@ use towpath_result::metrics::statistics::{
 use crate::chart::values::{ValueAxis, ValueRow, rows};
 use crate::page::head;
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::format::text::cut;
 
 const STYLE: &str = include_str!("style.css");
 /// Maximum number of points in a plot; the table has all of them.

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 
 use towpath_result::format;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut, pad, wrap};
+use towpath_result::store::StoredRun;
 use towpath_result::{Record, SIMULATED_BECAUSE, Warning};
 use towpath_scenario::World;
 
@@ -13,9 +16,6 @@ use crate::compare::{
 use crate::comparison::timing;
 use crate::group::{RunGroup, groups, verdict};
 use crate::series::{self, Grid, Mark, Values};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut, pad, wrap};
-use towpath_result::store::StoredRun;
 
 /// Maximum number of lines of a sentence, because a file may contain an endless one.
 const MAX_SENTENCE_LINES: usize = 8;

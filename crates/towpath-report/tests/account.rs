@@ -7,11 +7,12 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{handover, run};
 use towpath_report::html;
 use towpath_result::store::StoredRun;
 use towpath_result::{Account, AccountSummary, Basis, LinkAccount, Part, Parts, Record};
 use towpath_scenario::{DataDirection, Transport};
+
+use common::{handover, run};
 
 const PERIOD_NS: u64 = 100_000_000;
 

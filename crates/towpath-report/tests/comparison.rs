@@ -6,11 +6,12 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod common;
 
-use common::{handover, run};
 use towpath_report::Comparison;
 use towpath_result::store::StoredRun;
 use towpath_result::{CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder};
 use towpath_scenario::{Transport, World};
+
+use common::{handover, run};
 
 /// Returns `repeat` repetitions each of TCP and MPTCP, run in turn, with varying goodput.
 fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {

@@ -6,7 +6,6 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
 use towpath_report::{Comparison, html};
 use towpath_result::store::StoredRun;
 use towpath_result::{
@@ -14,6 +13,8 @@ use towpath_result::{
     Probe, Record, Stall, Warning,
 };
 use towpath_scenario::{DataDirection, Transport, World};
+
+use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
 
 /// Returns the page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 use towpath_result::{DelayStats, MessageStats, StackStats, VideoStats};
 use towpath_scenario::{DataDirection, Transport, World};
+
+use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
 
 #[test]
 fn two_transports_are_shown_side_by_side() {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
 use towpath_scenario::DataDirection;
 
 /// Use of one link's capacity, in one direction and one period.

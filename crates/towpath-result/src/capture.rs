@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use towpath_scenario::DataDirection;
 
 use super::{DelayStats, Stall};
-use towpath_scenario::DataDirection;
 
 /// Position of the capture relative to the data's direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

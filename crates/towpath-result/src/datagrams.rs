@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use towpath_scenario::DataDirection;
 
 use super::DelayStats;
-use towpath_scenario::DataDirection;
 
 /// Datagrams sent in one period, and their outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

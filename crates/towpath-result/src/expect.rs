@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use towpath_scenario::{Expectation, Transport, metric_names};
+
 use crate::format;
 use crate::{
     CpuTime, ExpectationResult, FlowSummary, PathStats, StackStats, SubflowSummary, Summary,
 };
-use towpath_scenario::{Expectation, Transport, metric_names};
 
 mod datagrams;
 mod latency;
@@ -310,9 +311,10 @@ fn min_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use towpath_scenario::{DataDirection, Operator};
+
     use super::*;
     use crate::{CpuAccounting, Recovery, Stall};
-    use towpath_scenario::{DataDirection, Operator};
 
     fn flow(goodput_bps: f64, t90_ns: Option<u64>) -> FlowSummary {
         let stall = Stall { longest_ns: 310_000_000, total_ns: 500_000_000, ..Stall::default() };

@@ -10,8 +10,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format;
 use towpath_scenario::units;
+
+use crate::format;
 
 /// Name of the environment variable that sets another limit, such as `2 GB`.
 pub const LIMIT_VARIABLE: &str = "TOWPATH_MAX_INPUT";

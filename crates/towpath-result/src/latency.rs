@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use towpath_scenario::Load;
 
 use super::DelayStats;
-use towpath_scenario::Load;
 
 /// One phase of `latency`; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

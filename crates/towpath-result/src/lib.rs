@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
 use towpath_scenario::{DataDirection, Transport, VideoPlan, World};
 
 mod account;

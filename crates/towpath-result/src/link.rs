@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use towpath_net::{Packet, Topology};
-
 use towpath_scenario::DataDirection;
 use towpath_scenario::network::ReportedDirection;
 

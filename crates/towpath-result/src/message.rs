@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use towpath_scenario::DataDirection;
 
 use super::LoadPhase;
-use towpath_scenario::DataDirection;
 
 /// Request of a request-reply flow, with its times of delivery and reply. Its delay is
 /// `answered_ns` − `due_ns`.

@@ -2,12 +2,12 @@
 
 use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, JitterDistribution, Loss, Queue, QueueLimit, Shaper};
+use towpath_scenario::flow_plan::{directions, request_directions, streams};
+use towpath_scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
 
 use crate::format;
 use crate::metrics::disruption::describe;
 use crate::{Meta, MetaEvent, MetaFlow, MetaPath, SCHEMA_VERSION};
-use towpath_scenario::flow_plan::{directions, request_directions, streams};
-use towpath_scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
 
 impl Meta {
     /// Builds the record from the scenario; the world adds stack, kernel and conditions.
@@ -167,8 +167,9 @@ fn meta_timeline(scenario: &Scenario) -> Vec<MetaEvent> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use towpath_scenario::no_files;
+
+    use super::*;
 
     #[test]
     fn the_text_of_a_path_names_its_jitter_and_bottlenecks() {

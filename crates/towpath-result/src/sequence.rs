@@ -4,9 +4,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use towpath_scenario::DataDirection;
 
 use super::CapturePoint;
-use towpath_scenario::DataDirection;
 
 /// Kind of a mark in a time–sequence plot.
 #[derive(

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use towpath_net::Instant;
-
 use towpath_result::format;
 use towpath_result::{ConnectionState, Event, EventKind, Interval, ReinjectionCause, StackStats};
 use towpath_scenario::DataDirection;

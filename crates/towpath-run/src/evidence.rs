@@ -118,9 +118,8 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::decisions::StackTotals;
-
     use super::*;
+    use crate::decisions::StackTotals;
 
     fn totals(multipath: usize, single: usize) -> Totals {
         Totals {

@@ -4,9 +4,7 @@
 //! - [`datagram`] and [`stamp`]: formats of probes and measured datagrams
 //! - [`decisions`]: decisions of towpath's own stack, as records
 //! - [`evidence`]: proof that Multipath TCP was used
-//! - [`batch`]: many runs at the same time
 
-pub mod batch;
 pub mod datagram;
 pub mod decisions;
 pub mod evidence;

@@ -13,9 +13,9 @@ use std::net::SocketAddr;
 
 use sha2::{Digest, Sha256};
 use towpath_net::Instant;
+use towpath_scenario::flow_plan::MIN_DATAGRAM_BYTES;
 
 use super::token::TestToken;
-use towpath_scenario::flow_plan::MIN_DATAGRAM_BYTES;
 
 /// Type of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

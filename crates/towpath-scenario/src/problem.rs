@@ -282,8 +282,9 @@ fn wrap(text: &str, indent: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn render(text: &str, span: Range<usize>) -> String {
         let problem = SpannedProblem::new(span, "it is wrong", "expected something else");

@@ -384,8 +384,9 @@ fn format_scaled(value: u64, units: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn quantities_are_exact() {

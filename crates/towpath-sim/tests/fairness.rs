@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use towpath_os::batch;
 use towpath_result::{Record, Summary};
-use towpath_run::batch;
 use towpath_scenario::{Scenario, Transport, no_files};
 use towpath_sim::{SimJob, run};
 

@@ -8,8 +8,8 @@ mod simulated;
 use std::io::Write;
 use std::process::Command;
 
+use towpath_os::batch;
 use towpath_result::{EventKind, Meta, Record};
-use towpath_run::batch;
 use towpath_scenario::{Scenario, Transport};
 
 use simulated::{CompletedRun, builtin_scenario, scenario, simulate};

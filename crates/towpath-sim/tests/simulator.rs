@@ -9,8 +9,8 @@ mod simulated;
 
 use std::sync::Arc;
 
+use towpath_os::batch;
 use towpath_result::{EventKind, Message, Record};
-use towpath_run::batch;
 use towpath_scenario::{Scenario, Transport};
 use towpath_sim::{SimError, SimJob, run};
 

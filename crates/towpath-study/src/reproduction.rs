@@ -213,8 +213,9 @@ pub fn verdict(verdicts: &[ClaimVerdict]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ClaimOutcome::{Fails, Holds};
+
+    use super::*;
 
     #[test]
     fn every_reproduction_parses_and_names_its_source() {

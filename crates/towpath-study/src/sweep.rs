@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use towpath_os::batch;
 use towpath_result::Record;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
-use towpath_run::batch;
 use towpath_scenario::{ScenarioErrors, World};
 
 use crate::plan::{FileLoader, MAX_SEEDS, Plan};

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
 use towpath_result::{
     AccountSummary, CapturePoint, CapturedConnection, ConnectionState, Event, EventKind,
     FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record, SCHEMA_VERSION,
@@ -16,8 +18,6 @@ use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
 use super::stats::INITIAL_BIN_NS;
 use super::summary::{DIRECTIONS, path_name};
-use towpath_result::format::number;
-use towpath_result::store::StoredRun;
 
 /// Shortest period of the series, as in other results.
 const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;

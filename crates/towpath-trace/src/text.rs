@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::text::{capital, clean, cut, pad, wrap};
 use towpath_result::{
     CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, DelayStats,
     SubflowDirection, Warning,
@@ -11,8 +13,6 @@ use towpath_scenario::DataDirection;
 use super::CaptureAnalysis;
 use super::layers::SkipReason;
 use super::records::span;
-use towpath_result::format::number;
-use towpath_result::format::text::{capital, clean, cut, pad, wrap};
 
 impl CaptureAnalysis {
     /// Returns the number of skipped frames, by reason in words.

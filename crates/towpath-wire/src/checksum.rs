@@ -81,8 +81,9 @@ fn fold(sum: u64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     /// Computes the sum as defined in RFC 1071 §1, word by word.
     fn rfc1071_checksum(bytes: &[u8]) -> u16 {

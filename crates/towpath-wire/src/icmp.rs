@@ -182,9 +182,10 @@ fn is_hard_v6(code: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{Flags, Options, ParsedPacket, Segment, parse};
-    use proptest::prelude::*;
 
     fn tcp_packet(v6: bool) -> Packet {
         let (source, destination) =

@@ -444,11 +444,11 @@ pub(crate) enum BackendChoice {
 }
 
 impl BackendChoice {
-    pub(crate) fn backend(self) -> Option<towpath_linux::Backend> {
+    pub(crate) fn backend(self) -> Option<towpath_emu::Backend> {
         match self {
             Self::Auto => None,
-            Self::Tun => Some(towpath_linux::Backend::Tun),
-            Self::Packet => Some(towpath_linux::Backend::Packet),
+            Self::Tun => Some(towpath_emu::Backend::Tun),
+            Self::Packet => Some(towpath_emu::Backend::Packet),
         }
     }
 }

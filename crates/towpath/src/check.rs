@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_linux::live::{self, ProbeKind, ProbeOutcome, ProbeResult};
+use towpath_live as live;
+use towpath_live::{ProbeKind, ProbeOutcome, ProbeResult};
 use towpath_result::Warning;
 
 use crate::error::CliError;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use towpath_linux::interrupt;
+use towpath_os::interrupt;
 use towpath_report::Comparison;
 use towpath_result::store::StoredRun;
 use towpath_result::{OrderKind, Warning};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use towpath_linux::doctor::{
+use towpath_doctor::{
     Confidence, Diagnosis, DoctorOptions, Finding, FixAction, Health, PathShare, ProcessScope,
     actions, diagnose, examine,
 };

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::json;
-use towpath_linux::exec::{self, Launch, OutcomeCounts, SocketSummary};
-use towpath_linux::files::OutputFile;
+use towpath_host::exec;
+use towpath_host::exec::{Launch, OutcomeCounts, SocketSummary};
+use towpath_os::files::OutputFile;
 
 use crate::arguments::{ExecArguments, ExecMethod};
 use crate::error::CliError;

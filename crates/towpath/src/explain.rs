@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use towpath_linux::interrupt;
+use towpath_os::batch;
+use towpath_os::interrupt;
 use towpath_result::Summary;
 use towpath_result::format;
 use towpath_result::store::StoredRun;
-use towpath_run::batch;
 use towpath_scenario::{Scenario, World};
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};

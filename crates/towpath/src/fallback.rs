@@ -1,6 +1,6 @@
 //! The default world of a run: emulated where this machine can, else simulated.
 
-use towpath_linux::preflight::Missing;
+use towpath_host::preflight::Missing;
 use towpath_result::SIMULATED_BECAUSE;
 use towpath_scenario::{Scenario, StackKind, Transport, World};
 

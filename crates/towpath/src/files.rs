@@ -1,6 +1,6 @@
 //! Result files: written line by line during a run, compressed at its end.
 //!
-//! Safe file access itself is in [`towpath_linux::files`].
+//! Safe file access itself is in [`towpath_os::files`].
 
 mod zstd;
 
@@ -10,15 +10,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use towpath_linux::files::{Dir, OutputFile, ReadAccess};
+use towpath_os::files::{Dir, OutputFile, ReadAccess};
 use towpath_result::input;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_result::store::StoredRun;
 use towpath_result::store::read_run_within;
 
-use crate::error::CliError;
-
 use self::zstd::FrameReader;
+use crate::error::CliError;
 
 /// Extension of a compressed result.
 const COMPRESSED: &str = "jsonl.zst";

@@ -1,7 +1,7 @@
 //! Processes of a run: this program again, with a job in JSON as its only argument.
 //!
 //! `outer` enters the namespaces and starts `inner`, which does the job (see
-//! [`towpath_linux::sandbox`]). The inner process prints the result on standard output.
+//! [`towpath_os::sandbox`]). The inner process prints the result on standard output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,12 +12,13 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use towpath_linux::failures::RunningCase;
-use towpath_linux::lab::{LabError, LabJob, LabMessage, Program};
-use towpath_linux::preflight::{self, Emulation};
-use towpath_linux::run::{PcapOptions, RunJob};
-use towpath_linux::sandbox::EmulatorThread;
-use towpath_linux::{interrupt, sandbox};
+use towpath_emu::failures::RunningCase;
+use towpath_emu::lab::{LabError, LabJob, LabMessage, Program};
+use towpath_emu::run::{PcapOptions, RunJob};
+use towpath_host::preflight;
+use towpath_host::preflight::Emulation;
+use towpath_os::sandbox::EmulatorThread;
+use towpath_os::{interrupt, sandbox};
 use towpath_result::store::write_record;
 use towpath_result::{RunOrder, Warning};
 use towpath_scenario::{Scenario, Transport};
@@ -189,7 +190,7 @@ fn run_job(
                 pcap,
             };
             let mut out = io::BufWriter::new(io::stdout());
-            towpath_linux::run::run(&job, thread, &mut |record| {
+            towpath_emu::run::run(&job, thread, &mut |record| {
                 write_record(&mut out, record)?;
                 out.flush()
             })?;
@@ -214,8 +215,8 @@ fn run_job(
             let mut write =
                 |record: &_| out.as_mut().map_or(Ok(()), |out| write_record(out, record));
             let status = match result {
-                Some(_) => towpath_linux::lab::run_lab(&lab, thread, on_message, Some(&mut write))?,
-                None => towpath_linux::lab::run_lab(&lab, thread, on_message, None)?,
+                Some(_) => towpath_emu::lab::run_lab(&lab, thread, on_message, Some(&mut write))?,
+                None => towpath_emu::lab::run_lab(&lab, thread, on_message, None)?,
             };
             Ok(passed_on(status))
         }

@@ -7,10 +7,11 @@ use std::io::{self, IsTerminal, Write as _};
 use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
-use towpath_linux::doctor::Cause;
-use towpath_linux::failures::{self, FailureCase, GroundTruth};
-use towpath_linux::lab::Roles;
-use towpath_linux::{interrupt, sandbox};
+use towpath_doctor::Cause;
+use towpath_emu::failures;
+use towpath_emu::failures::{FailureCase, GroundTruth};
+use towpath_emu::lab::Roles;
+use towpath_os::{interrupt, sandbox};
 use towpath_report::{table, warnings};
 use towpath_result::FlowSummary;
 use towpath_scenario::{Scenario, Transport};
@@ -133,7 +134,7 @@ fn programs(
 
 /// `towpath on`: runs a command in another host's namespace, from within a lab.
 pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
-    let status = towpath_linux::lab::run_on_host(&arguments.host, &arguments.command);
+    let status = towpath_emu::lab::run_on_host(&arguments.host, &arguments.command);
     Ok(passed_on(status.map_err(CliError::from)?))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use towpath_linux::{Clock, interrupt};
+use towpath_os::{Clock, interrupt};
 use towpath_report::figure;
 use towpath_report::gallery::{self, GalleryEntry};
 use towpath_result::Warning;

@@ -5,13 +5,13 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use towpath_linux::quic::known_quic_names;
-use towpath_linux::{Clock, interrupt, sandbox};
+use towpath_os::{Clock, interrupt, sandbox};
 use towpath_report::live_header;
 use towpath_result::store::StoredRun;
 use towpath_result::{Record, RunOrder, Summary, Warning};
 use towpath_result::{format, order};
 use towpath_scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
+use towpath_sockets::quic::known_quic_names;
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use towpath_linux::preflight::{Check, Emulation, Machine, Missing};
+use towpath_host::preflight::{Check, Emulation, Machine, Missing};
 use towpath_live::protocol::DEFAULT_PORT;
 
 use crate::error::CliError;

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use towpath_linux::interrupt;
-use towpath_linux::live::{
-    self, Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
-};
+use towpath_live as live;
 use towpath_live::protocol::secret::MAX_SECRET_BYTES;
 use towpath_live::protocol::{DEFAULT_PORT, Secret, ServerLimits};
+use towpath_live::{
+    Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
+};
 use towpath_net::Rate;
+use towpath_os::interrupt;
 use towpath_result::Warning;
 use towpath_result::input;
 
@@ -248,7 +249,7 @@ fn state_folder() -> Option<PathBuf> {
 pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     let read_file = || {
         let mut text = Vec::new();
-        towpath_linux::files::check_secret(path)?;
+        towpath_os::files::check_secret(path)?;
         // An endless file is read only far enough to see that it is too long.
         let max_bytes = 2 * MAX_SECRET_BYTES as u64;
         input::open(path)?.take(max_bytes).read_to_end(&mut text)?;

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use towpath_linux::files::Dir;
-use towpath_linux::setup::{
-    self, ConfigHandles, GeneratedFile, HostState, PersistTarget, PlanStep, SetupError, SetupPlan,
+use towpath_host::setup;
+use towpath_host::setup::{
+    ConfigHandles, GeneratedFile, HostState, PersistTarget, PlanStep, SetupError, SetupPlan,
     SetupRequest, SetupRole, SetupState,
 };
+use towpath_os::files::Dir;
 use towpath_result::Warning;
 
 use crate::error::CliError;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use towpath_linux::{Clock, interrupt};
 use towpath_net::Instant;
+use towpath_os::batch;
+use towpath_os::{Clock, interrupt};
 use towpath_result::Record;
 use towpath_result::format;
 use towpath_result::store::StoredRun;
 use towpath_result::store::write_record;
-use towpath_run::batch;
 use towpath_scenario::{Host, Pattern, Scenario, Transport};
 use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
 use towpath_trace::{CaptureAnalysis, CaptureFeed};

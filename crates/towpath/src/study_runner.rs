@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use towpath_linux::files::Dir;
-use towpath_linux::{interrupt, sandbox};
+use towpath_os::files::Dir;
+use towpath_os::{interrupt, sandbox};
 use towpath_result::Record;
 use towpath_scenario::World;
 use towpath_sim::SimJob;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use towpath_linux::interrupt;
+use towpath_os::interrupt;
 use towpath_result::Warning;
 use towpath_result::input;
 use towpath_scenario::World;

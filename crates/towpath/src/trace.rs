@@ -5,9 +5,9 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use towpath_linux::capture::LiveCapture;
-use towpath_linux::files::OutputFile;
-use towpath_linux::interrupt;
+use towpath_host::capture::LiveCapture;
+use towpath_os::files::OutputFile;
+use towpath_os::interrupt;
 use towpath_report::{CsvTable, account_table, csv};
 use towpath_result::input;
 use towpath_result::store::StoredRun;

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::merge::MergedRun;
 use towpath_result::accounting::{
     BufferSizes, CarriedBytes, EstimateInputs, IdleCause, ObservedPeriod, Period, WeightedCauses,
     combine_causes, estimated_account, total_weight,
 };
 use towpath_result::{Account, AccountSummary, Part, Record, SenderActivity, Subflow};
 use towpath_scenario::{DataDirection, Scenario, Transport};
+
+use super::merge::MergedRun;
 
 /// Description of the capacity's source.
 const CAPACITY_SOURCE: &str = "the most that arrived within 20 ms";
@@ -295,10 +296,11 @@ fn weights(causes: &WeightedCauses) -> BTreeMap<IdleCause, u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::protocol::{HostReport, merge};
     use towpath_result::SubflowEnd;
     use towpath_scenario::no_files;
+
+    use super::*;
+    use crate::protocol::{HostReport, merge};
 
     fn scenario() -> Scenario {
         let text = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.wifi]\n\

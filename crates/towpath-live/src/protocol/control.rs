@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use towpath_run::token::TestToken;
+use towpath_scenario::Scenario;
+
 use super::limits::{AdmissionError, ServerLimits};
 use super::message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan};
 use super::secret::{AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding, Secret};
-use towpath_run::token::TestToken;
-use towpath_scenario::Scenario;
 
 /// Maximum silence of a client before its test runs; it opens connections meanwhile.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);

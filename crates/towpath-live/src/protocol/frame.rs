@@ -71,12 +71,12 @@ mod tests {
     use std::net::{IpAddr, SocketAddr};
 
     use proptest::prelude::*;
-
-    use super::*;
-    use crate::protocol::snapshot::{
+    use towpath_host::snapshot::{
         AddressSnapshot, ConnectionSnapshot, EndpointSnapshot, HostSnapshot, LinkSnapshot,
         SubflowSnapshot,
     };
+
+    use super::*;
 
     proptest! {
         #[test]

@@ -4,6 +4,14 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_result::metrics::Summarizer;
+use towpath_run::datagram;
+use towpath_run::datagram::EchoDatagram;
+use towpath_run::stamp::DatagramHeader;
+use towpath_run::token::TestToken;
+use towpath_run::traffic::{Pinger, UdpReceiver};
+use towpath_scenario::flow_plan::planned_datagrams;
+use towpath_scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
 
 use super::control::ControlSession;
 use super::frame::FrameDecoder;
@@ -14,14 +22,6 @@ use super::message::{ClientMessage, ServerMessage};
 use super::preamble::{ConnectionKind, Preamble};
 use super::secret::{Challenge, ChannelBinding, Secret};
 use crate::protocol::ControlAction;
-use towpath_result::metrics::Summarizer;
-use towpath_run::datagram;
-use towpath_run::datagram::EchoDatagram;
-use towpath_run::stamp::DatagramHeader;
-use towpath_run::token::TestToken;
-use towpath_run::traffic::{Pinger, UdpReceiver};
-use towpath_scenario::flow_plan::planned_datagrams;
-use towpath_scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
 
 /// Runs a connection to a server from its first byte, then parses the same bytes as a server's
 /// reply.

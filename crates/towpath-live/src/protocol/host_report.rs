@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-
 use towpath_result::Record;
 use towpath_result::input::ReadBudget;
 use towpath_result::metrics::DeliveryLog;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Rate;
-
-use super::HOSTS;
-use super::message::{ServerMessage, TestPlan};
 use towpath_result::format;
 use towpath_scenario::flow_plan::planned_datagrams;
 use towpath_scenario::flow_plan::{directions, streams};
 use towpath_scenario::{Pattern, Scenario, Udp, no_files};
+
+use super::HOSTS;
+use super::message::{ServerMessage, TestPlan};
 
 /// Maximum block size; larger ones gain nothing, and each stream's thread holds one.
 const MAX_BLOCK_BYTES: u32 = 4 << 20;
@@ -183,8 +183,9 @@ pub fn max_duration(scenario: &Scenario) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use towpath_scenario::Transport;
+
+    use super::*;
 
     pub(crate) fn plan(flows: &str) -> TestPlan {
         let scenario = format!(

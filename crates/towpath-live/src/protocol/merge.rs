@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use super::HOSTS;
-use super::host_report::{DatagramReport, FlowReport, HostReport, SubflowReport};
 use towpath_net::Instant;
 use towpath_result::format;
 use towpath_result::metrics::{DeliveryLog, FlowInput};
@@ -18,6 +16,9 @@ use towpath_result::{
 use towpath_run::traffic::{session, udp};
 use towpath_scenario::flow_plan::directions;
 use towpath_scenario::{DataDirection, Flow, Pattern, Scenario};
+
+use super::HOSTS;
+use super::host_report::{DatagramReport, FlowReport, HostReport, SubflowReport};
 
 /// Result of merging both reports.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -468,9 +469,10 @@ fn time_of(record: &Record) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use towpath_scenario::no_files;
+
     use super::*;
     use crate::protocol::{ConnectionReport, FlowReport};
-    use towpath_scenario::no_files;
 
     fn scenario(flow: &str) -> Scenario {
         let text = format!(

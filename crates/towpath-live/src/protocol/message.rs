@@ -1,11 +1,11 @@
 //! Messages of the control connection between client and server.
 
 use serde::{Deserialize, Serialize};
-
-use super::secret::{AuthProof, Challenge};
-use super::snapshot::HostSnapshot;
+use towpath_host::snapshot::HostSnapshot;
 use towpath_run::token::TestToken;
 use towpath_scenario::Transport;
+
+use super::secret::{AuthProof, Challenge};
 
 /// Message from the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

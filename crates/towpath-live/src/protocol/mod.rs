@@ -20,7 +20,6 @@ pub mod merge;
 pub mod message;
 pub mod preamble;
 pub mod secret;
-pub mod snapshot;
 
 pub use account::account;
 pub use auth_limit::AuthRateLimiter;
@@ -35,7 +34,6 @@ pub use merge::{MergedRun, merge};
 pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, TransferSettings};
 pub use preamble::{ConnectionKind, InvalidPreamble, Preamble};
 pub use secret::{Secret, SecretError};
-pub use snapshot::HostSnapshot;
 
 /// Default TCP and UDP port of a server.
 pub const DEFAULT_PORT: u16 = 5_210;

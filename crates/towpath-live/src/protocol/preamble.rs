@@ -1,7 +1,6 @@
 //! Preamble of every connection: 32 bytes that identify its purpose.
 
 use thiserror::Error;
-
 use towpath_run::token::TestToken;
 
 const MAGIC: &[u8] = b"towpath";

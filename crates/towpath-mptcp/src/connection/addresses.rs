@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use towpath_multipath::PathId;
 use towpath_net::Instant;
-
-use crate::path_manager::{
-    PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
-};
-use crate::stack::StackNotice;
-use crate::subflow::CloseReason;
 use towpath_wire::keys;
 use towpath_wire::{AddAddr, MptcpOption};
 
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, ConnectionOutput, HostContext};
+use crate::path_manager::{
+    PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
+};
+use crate::stack::StackNotice;
+use crate::subflow::CloseReason;
 
 /// Retransmissions of an ADD_ADDR without an echo (Linux `ADD_ADDR_RETRANS_MAX`).
 const ADD_ADDR_RETRANS_MAX: u32 = 3;

@@ -1,15 +1,13 @@
 //! Closing of a connection: DATA_FIN, subflow FINs, MP_FASTCLOSE (RFC 8684 §3.3.3, §3.5).
 
 use towpath_net::Instant;
-
-use crate::stack::{ConnectionError, StackEvent};
-use crate::subflow::{CloseReason, TcpState};
-
 use towpath_wire::MpTcpRst;
 
 use super::handshake::MPTCP_ERROR;
 use super::subflow_context::SubflowContext;
 use super::{Connection, ConnectionMode, HostContext};
+use crate::stack::{ConnectionError, StackEvent};
+use crate::subflow::{CloseReason, TcpState};
 
 /// MP_TCPRST for the remaining subflows of a connection that has ended, by both ends or by the
 /// peer's abort (RFC 8684 §3.6).

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::stack::InterfaceId;
-use crate::subflow::{DataMapping, Transmit};
 use towpath_wire::{
     AddAddr, DataAck, DataTag, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload,
     Segment,
@@ -12,6 +10,8 @@ use towpath_wire::{
 use super::addresses::PendingAddAddr;
 use super::subflow_context::SubflowContext;
 use super::{Connection, ConnectionMode, HostContext, TxReadiness};
+use crate::stack::InterfaceId;
+use crate::subflow::{DataMapping, Transmit};
 
 /// DSS with a 64-bit mapping, and checksum or padding (RFC 8684 §3.3.1).
 const MAPPING_OPTION_BYTES: u16 = 20;

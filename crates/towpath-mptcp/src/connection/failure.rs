@@ -3,14 +3,13 @@
 
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
-
-use crate::path_manager;
-use crate::stack::{ConnectionError, FallbackReason, ReinjectionCause, StackNotice};
-use crate::subflow::CloseReason;
 use towpath_wire::{DssMapping, MpTcpRst, MptcpOption, Segment};
 
 use super::timers::MAX_UNACKED_TIME;
 use super::{Connection, ConnectionMode, ConnectionOutput, HostContext, PendingReinjection};
+use crate::path_manager;
+use crate::stack::{ConnectionError, FallbackReason, ReinjectionCause, StackNotice};
+use crate::subflow::CloseReason;
 
 /// MP_TCPRST when a middlebox changes data or removes options.
 pub(super) const MIDDLEBOX: MpTcpRst = MpTcpRst { transient: false, reason: 6, reserved: 0 };

@@ -14,13 +14,13 @@
 //!
 //! An end that may do neither resets the subflow.
 
-use crate::stack::FallbackReason;
-use crate::subflow::SegmentOutcome;
 use towpath_wire::{Flags, Segment};
 
 use super::failure::MIDDLEBOX;
 use super::handshake::capable;
 use super::{Connection, ConnectionMode, HostContext};
+use crate::stack::FallbackReason;
+use crate::subflow::SegmentOutcome;
 
 /// Conditions for reading both directions as the only subflow's streams.
 #[derive(Debug)]

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use towpath_multipath::PathId;
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_net::Instant;
-
-use crate::path_manager;
-use crate::stack::{ConfigError, FallbackReason, StackEvent, StackNotice};
-use crate::subflow::{Subflow, TcpState};
 use towpath_wire::ConnectionId;
 use towpath_wire::keys;
 use towpath_wire::{Flags, MpCapable, MpJoin as JoinOption, MpTcpRst, MptcpOption, Segment};
 
 use super::join::{self, JoinHandshake, JoinState};
 use super::{Connection, ConnectionConfig, ConnectionMode, HostContext, SubflowParams};
+use crate::path_manager;
+use crate::stack::{ConfigError, FallbackReason, StackEvent, StackNotice};
+use crate::subflow::{Subflow, TcpState};
 
 /// Protocol version that we support.
 const VERSION: u8 = 1;

@@ -3,9 +3,6 @@
 
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::scheduler::SchedulerEvent;
-
-use crate::stack::{ConnectionError, FallbackReason, StackEvent, StackNotice};
-use crate::subflow::{CloseReason, IcmpError, SegmentOutcome, TcpState};
 use towpath_wire::keys;
 use towpath_wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
@@ -13,6 +10,8 @@ use super::failure::MIDDLEBOX;
 use super::handshake::{MPTCP_ERROR, capable, is_supported};
 use super::mapping::{AbsoluteMapping, MappingOutcome};
 use super::{Connection, ConnectionMode, HostContext};
+use crate::stack::{ConnectionError, FallbackReason, StackEvent, StackNotice};
+use crate::subflow::{CloseReason, IcmpError, SegmentOutcome, TcpState};
 
 impl Connection {
     /// Handles a segment of one of the connection's subflows.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
-
 use towpath_wire::keys;
 
 /// Timeout of the third packet before its first retransmission; doubled each time.

@@ -44,6 +44,9 @@ use towpath_multipath::opportunistic::Opportunistic;
 use towpath_multipath::scheduler::{self, Scheduler};
 use towpath_multipath::{DataRange, PathId, PathView};
 use towpath_net::Instant;
+use towpath_wire::AddAddr;
+use towpath_wire::ConnectionId;
+use towpath_wire::keys;
 
 use crate::path_manager::{self, LocalAddress, PathManager, PathManagerAction, RemoteAddress};
 use crate::stack::{
@@ -51,9 +54,6 @@ use crate::stack::{
     StackEvent, StackNotice, SubflowStatus,
 };
 use crate::subflow::{self, Subflow};
-use towpath_wire::AddAddr;
-use towpath_wire::ConnectionId;
-use towpath_wire::keys;
 
 pub use config::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 pub use limit::{SendLimit, SubflowLimit};

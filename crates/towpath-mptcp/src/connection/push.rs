@@ -2,12 +2,11 @@
 
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
-
-use crate::stack::{ReinjectionCause, StackDecision};
-use crate::subflow::DataMapping;
 use towpath_wire::keys;
 
 use super::{Connection, ConnectionMode, HostContext};
+use crate::stack::{ReinjectionCause, StackDecision};
+use crate::subflow::DataMapping;
 
 /// Maximum length of a mapping: 16 bits, minus one for DATA_FIN.
 pub(super) const MAX_MAPPING_BYTES: u64 = 65_534;

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-
 use towpath_wire::Payload;
 
 use super::out_of_order::OutOfOrderQueue;

@@ -10,7 +10,6 @@ use bytes::{Buf, Bytes};
 use towpath_multipath::path::Unsent;
 use towpath_multipath::{DataRange, PathId, PathSet};
 use towpath_net::Instant;
-
 use towpath_wire::Payload;
 
 /// Store of written bytes that are not yet acknowledged at connection level.

@@ -2,12 +2,11 @@
 //! Builds SYN/ACKs without a subflow, and later restores a subflow as if it had sent them.
 
 use towpath_net::Instant;
-
-use crate::subflow::{Subflow, Transmit};
 use towpath_wire::{Flags, MpJoin as JoinOption, MptcpOption, Payload, Segment};
 
 use super::join::{self, JoinHandshake};
 use super::{Connection, SubflowParams};
+use crate::subflow::{Subflow, Transmit};
 
 impl Connection {
     /// Returns the SYN/ACK of a connection that was just accepted, whose other state is dropped.

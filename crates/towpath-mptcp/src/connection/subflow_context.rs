@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 
 use towpath_multipath::{PathId, PathView};
 use towpath_net::Instant;
-
-use crate::path_manager::{InterfaceId, SubflowView};
-use crate::stack::SubflowStatus;
-use crate::subflow::{CloseReason, DataMapping, SentData, Subflow, TcpState};
 use towpath_wire::{MpTcpRst, Payload};
 
 use super::join::JoinHandshake;
 use super::mapping::ReceiveMappings;
+use crate::path_manager::{InterfaceId, SubflowView};
+use crate::stack::SubflowStatus;
+use crate::subflow::{CloseReason, DataMapping, SentData, Subflow, TcpState};
 
 /// One subflow with its connection-level state (Linux `mptcp_subflow_context`).
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_net::Instant;
+use towpath_wire as wire;
+use towpath_wire::option::OPTION_BYTES;
+use towpath_wire::{Packet, ParsedPacket, Segment};
 
 use crate::connection::{self, ReceiveBufferMode};
 use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::stack::{Stack, StackConfig};
-use towpath_wire as wire;
-use towpath_wire::option::OPTION_BYTES;
-use towpath_wire::{Packet, ParsedPacket, Segment};
 
 pub use stack_pair::stack_pair;
 

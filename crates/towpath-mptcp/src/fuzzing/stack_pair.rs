@@ -5,16 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_multipath::PathId;
 use towpath_net::Instant;
-
-use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode, WindowShare};
-use crate::path_manager::{InterfaceId, LocalAddress};
-use crate::stack::{Stack, StackConfig, StackEvent, SubflowStatus};
-use crate::subflow::TcpState;
 use towpath_wire::ConnectionId;
 use towpath_wire::{
     AddAddr, DataAck, Dss, DssMapping, Flags, IcmpKind, MpTcpRst, MptcpOption, Packet, Payload,
     Segment,
 };
+
+use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use crate::path_manager::{InterfaceId, LocalAddress};
+use crate::stack::{Stack, StackConfig, StackEvent, SubflowStatus};
+use crate::subflow::TcpState;
 
 const PORT: u16 = 5_001;
 /// Maximum number of packets in flight, and of delivered packets kept for duplication.

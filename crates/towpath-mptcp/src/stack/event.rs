@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 
 use towpath_multipath::PathId;
 use towpath_multipath::scheduler::SwitchReason;
-
-use crate::subflow;
+use towpath_wire::ConnectionId;
 
 use super::ListenerId;
 use super::error::ConnectionError;
-use towpath_wire::ConnectionId;
+use crate::subflow;
 
 /// Event for the driver and the application.
 #[derive(Debug, Clone, PartialEq)]

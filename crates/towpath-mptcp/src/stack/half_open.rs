@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use super::ListenerId;
 use towpath_wire::ConnectionId;
+
+use super::ListenerId;
 
 /// Source for counting shares: an IPv4 address, or the 64-bit IPv6 prefix that a network assigns to
 /// a customer at least.

@@ -4,9 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use towpath_net::Instant;
-
-use crate::connection::{Connection, SubflowParams};
-use crate::subflow::IcmpError;
+use towpath_wire::ConnectionId;
 use towpath_wire::{
     Flags, IcmpKind, IcmpMessage, MpJoin, MpTcpRst, MptcpOption, Options, Packet, ParseError,
     Payload, Segment, Timestamps,
@@ -14,7 +12,8 @@ use towpath_wire::{
 
 use super::half_open::SourcePrefix;
 use super::{InterfaceId, Stack, StackEvent};
-use towpath_wire::ConnectionId;
+use crate::connection::{Connection, SubflowParams};
+use crate::subflow::IcmpError;
 
 impl Stack {
     /// Processes a received packet (TCP, or ICMP about TCP). Invalid packets are counted and

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
 
 use super::demultiplexer::FourTuple;
 use super::half_open::SourcePrefix;
 use super::syn_options::SynOptions;
-use towpath_wire::ConnectionId;
 
 /// Number of buckets, each with [`BUCKET_SLOTS`] entries: 4,096 subflows in less than a mebibyte.
 const BUCKETS: usize = 512;

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use towpath_net::Instant;
-
-use crate::connection::{Connection, SubflowParams, capable, join_syn};
+use towpath_wire::ConnectionId;
 use towpath_wire::keys;
 use towpath_wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
 
@@ -13,7 +12,7 @@ use super::half_open::SourcePrefix;
 use super::pending_joins::PendingJoin;
 use super::syn_options::SynOptions;
 use super::{InterfaceId, Stack, cookies};
-use towpath_wire::ConnectionId;
+use crate::connection::{Connection, SubflowParams, capable, join_syn};
 
 /// Maximum number of queued replies that belong to no connection.
 const MAX_STRAY_REPLIES: usize = 1_024;

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_net::Instant;
+use towpath_wire::ConnectionId;
+use towpath_wire::{
+    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+};
 
 use super::{
     ConnectError, InterfaceId, LocalAddress, SecretGenerator, Stack, StackConfig, StackEvent,
     SynFloodProtection,
 };
 use crate::connection;
-use towpath_wire::ConnectionId;
-use towpath_wire::{
-    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
-};
 
 const PORT: u16 = 80;
 

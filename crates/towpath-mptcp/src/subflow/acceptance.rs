@@ -4,10 +4,10 @@
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
+use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 use super::transmit::PendingReset;
 use super::{CloseReason, SegmentOutcome, Subflow, TcpState, Timer};
-use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
     /// Processes one (super-)segment and takes its payload. `path_id` and `siblings` are for

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_wire::{Flags, Segment, Timestamps};
 
 use super::delivery::milliseconds;
 use super::{Subflow, TcpState, Timer};
-use towpath_wire::{Flags, Segment, Timestamps};
 
 /// State of pending acknowledgements.
 #[derive(Debug, Clone)]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use towpath_multipath::path::RecoveryPhase;
-
 use towpath_wire::Payload;
 
 /// TCP states of RFC 9293 §3.3.2; `Listen` belongs to the stack.

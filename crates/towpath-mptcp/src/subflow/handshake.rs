@@ -3,12 +3,12 @@
 //! Data in a SYN is ignored: it is not acknowledged and will be retransmitted.
 
 use towpath_net::Instant;
+use towpath_wire::{Ecn, Flags, Options, Segment};
 
 use super::transmit::PendingReset;
 use super::{
     CloseReason, SegmentOutcome, Subflow, TcpState, TimeoutOutcome, Timer, Transmit, TransmitReason,
 };
-use towpath_wire::{Ecn, Flags, Options, Segment};
 
 /// State of our SYN or SYN/ACK.
 #[derive(Debug, Clone, Default)]

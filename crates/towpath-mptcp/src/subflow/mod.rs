@@ -19,7 +19,6 @@ use std::time::Duration;
 use towpath_multipath::congestion::{self, CongestionConfig, CongestionControl, Sibling};
 use towpath_multipath::path::{PathId, PathView, RecoveryPhase};
 use towpath_net::Instant;
-
 use towpath_wire::Segment;
 
 mod acceptance;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use arrayvec::ArrayVec;
+use towpath_wire::Payload;
 
 use super::ranges::Ranges;
-use towpath_wire::Payload;
 
 /// Blocks of offsets for the peer; at most four fit into the options.
 pub(super) type SackRanges = ArrayVec<(u64, u64), 4>;

@@ -1,11 +1,11 @@
 //! Selection of the next packet to send.
 
 use towpath_net::Instant;
+use towpath_wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
 use super::pmtu::TIMESTAMP_BYTES;
 use super::send_queue::{SendRecord, SentData};
 use super::{Subflow, TcpState};
-use towpath_wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
 /// Header fields and data of the next packet.
 #[derive(Debug, Clone, PartialEq, Eq)]

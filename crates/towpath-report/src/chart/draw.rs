@@ -6,6 +6,8 @@ use std::rc::Rc;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::Cartesian2d;
 use plotters::prelude::{BLACK, ChartBuilder, ChartContext, IntoDrawingArea, LineSeries, Polygon};
+use towpath_result::format::number::three_digits;
+use towpath_result::format::text::cut;
 
 use super::canvas::{Canvas, HEIGHT, WIDTH};
 use super::{
@@ -14,8 +16,6 @@ use super::{
 };
 use crate::series::{Mark, Values};
 use crate::text::esc;
-use towpath_result::format::number::three_digits;
-use towpath_result::format::text::cut;
 
 type ChartArea<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 

@@ -14,8 +14,9 @@ pub(crate) mod values;
 
 pub(crate) use draw::svg;
 
-use crate::series::{Mark, Values};
 use towpath_result::format::number;
+
+use crate::series::{Mark, Values};
 
 /// A chart of several series over time.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
 use towpath_result::{SequenceKind, SequenceMark};
 
 use super::canvas::{HEIGHT, WIDTH};
 use super::tick_label;
 use crate::series::Mark as Event;
 use crate::text::esc;
-use towpath_result::format::number;
 
 /// Limit of drawn marks of one kind; our own results have fewer.
 const MAX_DRAWN_MARKS: usize = 4_000;

@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use towpath_result::expect::MetricUnit;
+use towpath_result::format::number;
+use towpath_result::format::text::cut;
 
 use super::{tick_label, ticks};
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::format::text::cut;
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 44;

@@ -1,10 +1,10 @@
 //! Table rows of flows that send datagrams at a constant rate.
 
+use towpath_result::format::number;
 use towpath_result::{CallStats, DatagramStats, DelayBasis, DelayStats};
 
 use super::{Cell, TableRow, median_cell, missing, row};
 use crate::group::{FlowKey, RunGroup};
-use towpath_result::format::number;
 
 /// Label, meaning, and function for the metric.
 type DatagramMetric = (&'static str, &'static str, fn(&[DatagramStats]) -> Cell);

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use towpath_result::format;
+use towpath_result::format::number;
+use towpath_result::format::text::{capital, clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_result::{EmulatorTiming, FlowSummary, Record, Recovery};
 use towpath_scenario::World;
 
 use super::{events, is_event, messages, shares};
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use towpath_result::format::number;
-use towpath_result::format::text::{capital, clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Returns one headline for each world that has one.
 pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! The rows of latency under load: each phase, and each path in it.
 
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
 use towpath_result::{DelayStats, LoadPath, LoadPhase};
 use towpath_scenario::Load;
 
 use super::{Cell, TableRow, median_cell, missing, row};
 use crate::group::{FlowKey, RunGroup};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
 
 const LOADS: [(Load, &str); 4] = [
     (Load::Idle, "Idle"),

@@ -1,10 +1,10 @@
 //! Table rows of flows that exchange messages: the delays of their replies.
 
+use towpath_result::format::number;
 use towpath_result::{DelayStats, FlowSummary, MessageStats, Summary};
 
 use super::{Cell, TableRow, Tone, median_cell, missing, row};
 use crate::group::{FlowKey, MedianRange, RunGroup};
-use towpath_result::format::number;
 
 /// Label, meaning, and function for the metric.
 type MessageMetric = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);

@@ -1,11 +1,11 @@
 //! Table rows of single paths, measured by probe datagrams.
 
+use towpath_result::format::number;
+use towpath_result::format::text::clean;
 use towpath_result::{DelayStats, PathStats};
 
 use super::{Cell, TableBlock, TableRow, Tone, median_cell, missing, row};
 use crate::group::RunGroup;
-use towpath_result::format::number;
-use towpath_result::format::text::clean;
 
 /// Label, meaning, and function for the metric.
 type PathMetric = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);

@@ -2,12 +2,12 @@
 
 use towpath_result::Summary;
 use towpath_result::format;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
 use towpath_scenario::DataDirection;
 
 use super::{Cell, TableBlock, TableRow, median_cell, missing};
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
 
 /// Maximum number of flows that are named one by one.
 const MAX_NAMED_FLOWS: usize = 6;

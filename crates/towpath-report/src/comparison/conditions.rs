@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use towpath_result::format::number;
+use towpath_result::format::text::clean;
+use towpath_result::store::StoredRun;
 use towpath_result::{CpuAccounting, EmulatorTiming, OrderKind, Record};
 use towpath_scenario::{Transport, World};
 
 use super::Comparison;
 use crate::group::RunGroup;
-use towpath_result::format::number;
-use towpath_result::format::text::clean;
-use towpath_result::store::StoredRun;
 
 /// Shown where a group has no value.
 const NO_VALUE: &str = "–";

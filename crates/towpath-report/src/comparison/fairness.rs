@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use towpath_result::format;
+use towpath_result::format::text::clean;
 use towpath_result::metrics::statistics::MIN_SAMPLES;
+use towpath_result::store::StoredRun;
 use towpath_result::{OrderKind, Warning};
 use towpath_scenario::World;
 
 use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, timing};
 use super::{ComparedCondition, Comparison};
 use crate::group::RunGroup;
-use towpath_result::format::text::clean;
-use towpath_result::store::StoredRun;
 
 /// Minimum number of runs of a group; fewer may miss an effect that occurs in one run of ten.
 const MIN_RUNS: usize = 20;

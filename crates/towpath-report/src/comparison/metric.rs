@@ -1,9 +1,9 @@
 //! Compared metrics, under the names that expectations use.
 
 use towpath_result::expect::{Metric, MetricInputs, MetricUnit};
+use towpath_result::store::StoredRun;
 
 use self::BetterDirection::{Less, More};
-use towpath_result::store::StoredRun;
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

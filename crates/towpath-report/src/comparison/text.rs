@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut, pad, wrap};
 use towpath_result::metrics::statistics::{
     ConfidenceInterval, Estimate, Pairing, Ratio, missing_interval_reason,
 };
 
 use super::{ComparedMetric, Comparison, GroupRatio, ratio_text};
 use crate::terminal::{TermStyle, worlds};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut, pad, wrap};
 
 /// Width of the label column, in characters.
 const LABEL_WIDTH: usize = 18;

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::text::{cut, wrap};
+
 use super::axis::{AxisLayout, horizontal, vertical};
 use super::marks::{self, PlotArea};
 use super::style::{FONTS, INK, LINE, MUTED, MarkerStyle, marker, width};
 use super::{CurveKind, Figure, Panel, ScaleKind};
 use crate::text::esc;
-use towpath_result::format::text::{cut, wrap};
 
 /// Width of a panel, in SVG units: that of a column of a paper.
 const PANEL_WIDTH: f64 = 430.0;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::text::capital;
+
 use super::GalleryEntry;
 use super::page::join_lines;
-use towpath_result::format::text::capital;
 
 /// Returns the document; `images` is the pictures' folder as used in links.
 pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::text::capital;
+
 use super::readme::render_markdown;
 use super::{ClaimEntry, GalleryEntry};
 use crate::figure;
 use crate::page::head;
 use crate::text::{esc, prose};
-use towpath_result::format::text::capital;
 
 /// Width of a legend's line: that of a panel.
 const LEGEND: f64 = 430.0;

@@ -2,6 +2,10 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::number::ScaledUnit;
+use towpath_result::format::text::{capital, clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts};
 use towpath_scenario::DataDirection;
 
@@ -11,10 +15,6 @@ use crate::chart::{self, Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::compare::direction;
 use crate::series::{self, Grid};
 use crate::text::{esc, prose};
-use towpath_result::format::number;
-use towpath_result::format::number::ScaledUnit;
-use towpath_result::format::text::{capital, clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Parts below this share of every link's capacity are merged into one row.
 const MIN_TABLE_SHARE: f64 = 0.005;

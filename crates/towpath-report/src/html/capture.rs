@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
 use towpath_result::{CapturePoint, CapturedConnection, CapturedDirection, DelayStats, Record};
 
 use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
 use crate::compare::direction;
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::store::StoredRun;
 
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let connections: Vec<&CapturedConnection> =

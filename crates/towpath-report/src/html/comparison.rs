@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::text::clean;
 use towpath_result::metrics::statistics::{ConfidenceInterval, Estimate, missing_interval_reason};
 
 use super::panel::{self, PageStyle, swatch, transport_class};
@@ -11,8 +13,6 @@ use crate::chart::SeriesStyle;
 use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
 use crate::comparison::{ComparedMetric, Comparison, conditions, ratio_text, timing};
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::format::text::clean;
 
 /// Maximum length of a list of runs that is open at first.
 const FOLD_AFTER: usize = 12;

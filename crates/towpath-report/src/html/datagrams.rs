@@ -1,12 +1,12 @@
 //! Constant-rate datagrams over time: delay, jitter and losses.
 
+use towpath_result::store::StoredRun;
 use towpath_result::{DatagramRow, Record};
 use towpath_scenario::DataDirection;
 
 use super::panel::{PageStyle, axis_end, per_point, series as line};
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
-use towpath_result::store::StoredRun;
 
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;

@@ -1,5 +1,7 @@
 //! Reply delays: over time, and as a distribution.
 
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
 use towpath_result::{Message, Record};
 use towpath_scenario::DataDirection;
 
@@ -7,8 +9,6 @@ use super::panel::{axis_end, figure, per_point, series as line, transport_class}
 use crate::chart::{AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
 use crate::group::RunGroup;
 use crate::series::{Grid, Values};
-use towpath_result::format::number;
-use towpath_result::store::StoredRun;
 
 /// Number of points of a distribution's curve.
 const CURVE_POINTS: usize = 240;

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use towpath_result::format;
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
 use towpath_result::{Event, EventKind, Record};
 
 use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
 use crate::series::detail_number;
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::store::StoredRun;
 
 /// Maximum number of equal decisions between two timeline events that are listed one by one.
 const MAX_UNFOLDED: usize = 3;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use towpath_result::Record;
+use towpath_result::store::StoredRun;
 use towpath_scenario::DataDirection;
 
 use super::panel::{COLOUR_COUNT, GoodputAxis, per_point, scaled, series as line};
@@ -10,7 +11,6 @@ use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle, robust_top};
 use crate::compare::shares::{competing_flows, flow_name};
 use crate::group::{RunGroup, groups};
 use crate::series::{Grid, Values, goodput_of};
-use towpath_result::store::StoredRun;
 
 /// Maximum number of flows that are drawn one by one.
 const MAX_FLOWS: usize = COLOUR_COUNT;

@@ -3,6 +3,10 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use towpath_result::format::number;
+use towpath_result::format::number::ScaledUnit;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_scenario::{DataDirection, Transport};
 
 use super::{account, datagrams, delay, flows, paths, stack, video};
@@ -11,10 +15,6 @@ use crate::compare::direction;
 use crate::group::RunGroup;
 use crate::series::{self, Grid, SubflowSeries, Values};
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::format::number::ScaledUnit;
-use towpath_result::format::text::{clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Maximum number of subflows drawn separately; more are merged by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;

@@ -1,13 +1,13 @@
 //! Probe datagrams of each path, sent outside the transport: their round-trip times and losses.
 
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_result::{Probe, Record};
 
 use super::delay::{self, DelayCurve};
 use super::panel::{PageStyle, axis_end, per_point, series as line};
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
-use towpath_result::format::text::{clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;

@@ -2,17 +2,16 @@
 
 use std::fmt::Write as _;
 
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_result::{Counter, EmulatorTiming, Interface, Link, Record, SubflowSummary};
-
 use towpath_scenario::{DataDirection, Transport, World};
 
 use super::panel::PageStyle;
 use super::{capture, events};
 use crate::compare::direction;
 use crate::text::{esc, prose};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Maximum length of a list that is open at first.
 pub(super) const FOLD_AFTER: usize = 30;

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_result::{
     CapturePoint, Record, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView,
 };
@@ -13,9 +16,6 @@ use crate::chart::sequence::{MarkGroup, SequencePlot, mark_letter};
 use crate::compare::direction;
 use crate::series::{self, Mark};
 use crate::text::esc;
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Maximum number of pictures of one run; our own results have no more.
 const MAX_PICTURES: usize = 24;

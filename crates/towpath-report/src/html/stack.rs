@@ -1,14 +1,14 @@
 //! Charts of our own stack's decisions at connection level.
 
 use towpath_result::ReinjectionCause;
+use towpath_result::format::number;
+use towpath_result::format::text::{clean, cut};
+use towpath_result::store::StoredRun;
 use towpath_scenario::{DataDirection, Transport};
 
 use super::panel::{MAX_SUBFLOWS, PageStyle, axis_end, medium, per_point, scaled, series as line};
 use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{self, Grid, StackSeries, SubflowSeries, Values};
-use towpath_result::format::number;
-use towpath_result::format::text::{clean, cut};
-use towpath_result::store::StoredRun;
 
 /// Heading of the charts.
 pub(super) const TITLE: &str = "Stack internals";

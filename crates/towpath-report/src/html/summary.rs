@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use towpath_result::Warning;
+use towpath_result::format::text::capital;
+use towpath_result::store::StoredRun;
 
 use super::run::fold;
 use crate::compare::{Cell, TableBlock, Tone, expectation_rows, headlines, split_main_rows, table};
 use crate::group::{RunGroup, verdict};
 use crate::terminal::warnings;
 use crate::text::{esc, prose};
-use towpath_result::format::text::capital;
-use towpath_result::store::StoredRun;
 
 pub(super) fn write(out: &mut String, runs: &[StoredRun], groups: &[RunGroup<'_>]) {
     out.push_str("<section id=\"summary\">");

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 use towpath_result::metrics::playout::Playout;
+use towpath_result::store::StoredRun;
 use towpath_result::{MetaFlow, Record};
 use towpath_scenario::VideoPlan;
 
 use super::panel::{axis_end, per_point, series as line};
 use crate::chart::{Chart, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
-use towpath_result::store::StoredRun;
 
 /// Title of the chart.
 const TITLE: &str = "Playout buffer";

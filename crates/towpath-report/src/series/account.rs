@@ -1,9 +1,9 @@
 //! Series of a link's capacity accounting.
 
+use towpath_result::store::StoredRun;
 use towpath_result::{Account, LinkAccount, Part, PartGroup, Record};
 
 use super::{Grid, Values, fill_single_gaps, per_second};
-use towpath_result::store::StoredRun;
 
 /// Returns the parts of a link's capacity in one direction, in bits per second; their sum is the
 /// capacity.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use towpath_result::store::StoredRun;
 use towpath_result::{ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause};
 use towpath_scenario::DataDirection;
 
 use super::{Grid, Values, fill_single_gaps, merge};
-use towpath_result::store::StoredRun;
 
 /// Connection-level series of the stack in one direction, all connections together.
 #[derive(Debug)]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, LinkTrace, Shaper};
 use towpath_net::link_trace::OPPORTUNITY_BYTES;
-
 use towpath_scenario::flow_plan::directions;
 use towpath_scenario::{
     DataDirection, LinkSide, Scenario, TimelineChange, TimelineTarget, Transport,

@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use towpath_scenario::{DataDirection, Transport};
+
 use super::capacity::AccountedLink;
 use super::ledger::{Ledger, Period};
 use super::sentence::{BufferSizes, bdp_bytes};
 use crate::{Account, AccountSummary, Basis, CapacityEstimate, Part};
-use towpath_scenario::{DataDirection, Transport};
 
 /// Largest share of the bytes that may arrive faster than the estimate. The first limit is for
 /// short moments, in which delayed data arrives in a burst; the second for whole periods.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use towpath_scenario::{DataDirection, Scenario, Transport};
+
 use super::capacity::{AccountedLink, OfferedCapacity, accounted_links};
 use super::round_trip::max_round_trip;
 use super::sentence::{BufferSizes, SentenceContext, sentence, sufficient_window_bytes};
 use super::users::LinkUsers;
 use crate::{Account, AccountSummary, Basis, CapacityEstimate, LinkAccount, Part, Parts};
-use towpath_scenario::{DataDirection, Scenario, Transport};
 
 /// Bytes that a link carried, as the link counts them, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,11 +3,12 @@
 
 use std::fmt::Write as _;
 
+use towpath_scenario::DataDirection;
+
 use super::sentence::{MIN_CAUSE_PERCENT, SentenceContext, reason};
 use super::unit::rate;
 use crate::format;
 use crate::{AccountSummary, Part};
-use towpath_scenario::DataDirection;
 
 /// Most causes named in addition to having nothing to send.
 const MAX_CAUSES: usize = 2;

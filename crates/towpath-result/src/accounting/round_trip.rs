@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::capacity::AccountedLink;
 use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 use towpath_scenario::{DataDirection, Scenario};
+
+use super::capacity::AccountedLink;
 
 /// Longest queueing delay considered; a longer queue does not fill within most runs.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use towpath_scenario::{DataDirection, Transport};
+
 use super::request_reply::request_reply_text;
 use super::unit::RateScale;
 use super::users::LinkUsers;
 use crate::format;
 use crate::{AccountSummary, Advice, Basis, LinkAccount, Part, PartGroup, Parts};
-use towpath_scenario::{DataDirection, Transport};
 
 /// Most causes that are named.
 const MAX_CAUSES: usize = 3;

@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use towpath_scenario::{DataDirection, Scenario, Transport};
 
 use super::capacity::OfferedCapacity;
 use super::ledger::split;
 use super::*;
 use crate::{Basis, Part, Parts};
-use towpath_scenario::{DataDirection, Scenario, Transport};
 
 const MS: u64 = 1_000_000;
 

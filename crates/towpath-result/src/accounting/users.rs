@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::capacity::AccountedLink;
-use crate::LinkAccount;
 use towpath_scenario::flow_plan::{directions, request_directions};
 use towpath_scenario::{DataDirection, Scenario};
+
+use super::capacity::AccountedLink;
+use crate::LinkAccount;
 
 /// Hosts and buffers of the flows that send data over a link in its direction.
 #[derive(Debug, Clone, PartialEq, Eq)]

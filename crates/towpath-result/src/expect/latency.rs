@@ -1,8 +1,9 @@
 //! Expectations about latency under load.
 
+use towpath_scenario::Load;
+
 use super::MetricUnit;
 use crate::FlowSummary;
-use towpath_scenario::Load;
 
 /// Metric of `latency` under a load. Over several flows, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -113,9 +113,10 @@ fn max_seconds(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use towpath_scenario::DataDirection;
+
     use super::*;
     use crate::{PageStats, Stall, VideoStats};
-    use towpath_scenario::DataDirection;
 
     fn flow(messages: Option<MessageStats>) -> FlowSummary {
         FlowSummary {

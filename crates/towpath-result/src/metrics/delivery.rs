@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
+use towpath_scenario::DataDirection;
 
 use crate::Interval;
-use towpath_scenario::DataDirection;
 
 /// Bin width for goodput windows.
 pub const BIN_SPAN: Duration = Duration::from_millis(10);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use towpath_net::config::{DirectionConfig, Loss, Shaper};
 use towpath_net::{Instant, Rate};
-
-use super::goodput::Framing;
-use crate::format;
 use towpath_scenario::{
     DataDirection, DownMode, Flow, LinkSide, Scenario, TimelineChange, TimelineEvent,
     TimelineTarget, Transport,
 };
+
+use super::goodput::Framing;
+use crate::format;
 
 /// Events closer together than this count as one. A recovery between them could not be measured,
 /// and the steps of a fade belong together.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use towpath_net::Rate;
-
 use towpath_scenario::{Family, Transport};
 
 /// Returns the goodput in bit/s; 0 when no time has passed.

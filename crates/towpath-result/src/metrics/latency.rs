@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_scenario::{DataDirection, LatencyPhases};
 
 use super::messages::delays;
 use crate::{DelayStats, LoadPath, LoadPhase, Message, Probe};
-use towpath_scenario::{DataDirection, LatencyPhases};
 
 /// Fraction of each phase that does not count, as a divisor: loads have to begin, and queues to
 /// fill.
@@ -108,8 +108,9 @@ fn round_trips_per_minute(mut delays_ns: Vec<u64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use towpath_scenario::Load;
+
+    use super::*;
 
     const MILLI: u64 = 1_000_000;
 

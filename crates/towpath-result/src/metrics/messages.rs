@@ -1,11 +1,11 @@
 //! Reply delays of request-reply flows.
 
 use towpath_net::Instant;
+use towpath_scenario::{DataDirection, Pattern};
 
 use super::Histogram;
 use super::playout::Playout;
 use crate::{DelayStats, Message, MessageStats, PageStats};
-use towpath_scenario::{DataDirection, Pattern};
 
 /// Returns the metrics of one direction's requests; `None` without any request. Requests without a
 /// reply count as waiting until `until`.

@@ -1,8 +1,9 @@
 //! Delay and loss of single paths, measured with datagrams (`udping`).
 
+use towpath_scenario::Udping;
+
 use super::messages::delays;
 use crate::{PathStats, Probe};
-use towpath_scenario::Udping;
 
 /// Returns the metrics of every path of a flow, in order of first appearance.
 pub fn all_path_stats(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {

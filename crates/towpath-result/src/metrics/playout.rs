@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_scenario::VideoPlan;
 
 use crate::VideoStats;
-use towpath_scenario::VideoPlan;
 
 /// Play-out buffer of a video player.
 ///

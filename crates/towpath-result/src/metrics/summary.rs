@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_scenario::flow_plan::{FlowGoal, request_directions};
+use towpath_scenario::{DataDirection, MessageExchange, Pattern, Scenario, Transport};
 
 use super::disruption::{Disruption, disruptions};
 use super::goodput::bits_per_second;
@@ -18,8 +20,6 @@ use crate::{
     FlowSummary, Interface, Message, MessageStats, MultipathUse, PathStats, Probe, StackStats,
     Stall, SubflowSummary, Summary, Warning,
 };
-use towpath_scenario::flow_plan::{FlowGoal, request_directions};
-use towpath_scenario::{DataDirection, MessageExchange, Pattern, Scenario, Transport};
 
 /// Last part of a timed flow, in which it must still deliver data.
 const FINAL_SPAN: Duration = Duration::from_secs(1);

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_scenario::DataDirection;
+use towpath_scenario::Load;
+use towpath_scenario::flow_plan::FlowGoal;
 
 use super::summary::{MeasuredFlow, Summarizer};
 use crate::format;
@@ -10,9 +13,6 @@ use crate::{
     CallStats, DatagramStats, DelayStats, ExpectationResult, FlowSummary, Interface, LoadPhase,
     PathStats, Recovery,
 };
-use towpath_scenario::DataDirection;
-use towpath_scenario::Load;
-use towpath_scenario::flow_plan::FlowGoal;
 
 /// Length of silence at the end after which a flow counts as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);

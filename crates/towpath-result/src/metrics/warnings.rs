@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use towpath_net::Instant;
+use towpath_scenario::flow_plan::FlowGoal;
+use towpath_scenario::{DataDirection, Pattern};
 
 use super::disruption::describe;
 use super::summary::Summarizer;
 use crate::Warning;
 use crate::format;
-use towpath_scenario::flow_plan::FlowGoal;
-use towpath_scenario::{DataDirection, Pattern};
 
 /// Returns all warnings of a run, the most serious first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Record, SequenceView};
 use towpath_scenario::DataDirection;
+
+use crate::{Record, SequenceView};
 
 /// Maximum number of paths and bottlenecks, by name.
 const MAX_PATHS: usize = 2_000;

@@ -1,8 +1,7 @@
 //! A result in memory, with the name of its file.
 
-use crate::{Meta, Record, Summary};
-
 use super::RunResult;
+use crate::{Meta, Record, Summary};
 
 /// One result and its source file.
 #[derive(Debug, Clone, PartialEq)]

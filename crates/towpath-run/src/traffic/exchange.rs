@@ -4,9 +4,9 @@
 //! due waits, and the wait is part of its delay. Later requests keep their own due times.
 
 use towpath_net::Instant;
+use towpath_scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 
 use super::{Request, RequestGenerator};
-use towpath_scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 
 /// Requests of one end, on a fixed schedule.
 #[derive(Debug)]

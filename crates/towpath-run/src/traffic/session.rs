@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_net::Instant;
+use towpath_result::Message;
+use towpath_scenario::flow_plan::{request_directions, streams};
+use towpath_scenario::{DataDirection, Pattern};
 
 use super::exchange::ScheduledRequests;
 use super::frame::{FrameReader, FramingError, MessageFrame};
 use super::outbox::Outbox;
 use super::video::VideoPlayer;
 use super::web::Browser;
-use towpath_result::Message;
-use towpath_scenario::flow_plan::{request_directions, streams};
-use towpath_scenario::{DataDirection, Pattern};
 
 pub mod report;
 

@@ -3,7 +3,6 @@
 //! Each stream and data direction has one [`TransferSender`] and one [`TransferReceiver`].
 
 use towpath_net::Instant;
-
 use towpath_result::metrics::DeliveryLog;
 use towpath_scenario::Pattern;
 use towpath_scenario::flow_plan::FlowGoal;
@@ -157,10 +156,10 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-
-    use super::*;
     use towpath_scenario::DataDirection;
     use towpath_scenario::flow_plan::{directions, streams};
+
+    use super::*;
 
     fn bulk(size_bytes: Option<u64>, seconds: u64) -> Pattern {
         let duration = Duration::from_secs(seconds);

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
-
 use towpath_result::{DatagramRow, DatagramStats, DelayStats};
 use towpath_scenario::{DataDirection, Udp};
 

@@ -4,7 +4,6 @@
 //! counts, as one without a reply. Nothing is retransmitted.
 
 use towpath_net::Instant;
-
 use towpath_result::Probe;
 use towpath_scenario::Udping;
 use towpath_scenario::flow_plan::requests_in;

@@ -1,10 +1,10 @@
 //! Pattern `video`: a player fetches segment after segment while its buffer has room.
 
 use towpath_net::Instant;
-
-use super::{Request, RequestGenerator};
 use towpath_result::metrics::playout::Playout;
 use towpath_scenario::Video;
+
+use super::{Request, RequestGenerator};
 
 /// Video player that requests one segment at a time.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Pattern `web`: a page, then all its objects, over several connections.
 
 use towpath_net::Instant;
+use towpath_scenario::Web;
 
 use super::{Request, RequestGenerator};
-use towpath_scenario::Web;
 
 /// Browser that loads one page with its objects.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
+use towpath_wire::Flags;
+
 use super::*;
 use crate::script::{Checksum, DssPattern, MapPattern, NumberRange, OptionPattern, Presence};
-use towpath_wire::Flags;
 
 const HEAD: &str = "title: it holds\nsection: rfc9293 3.1\n\n";
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use towpath_result::{AccountSummary, Part, Record};
 use towpath_scenario::{Scenario, Transport, change};
-
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 

@@ -1,5 +1,7 @@
 //! Reader of `expected.toml`, which reports every mistake in the file.
 
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, Bool, List, OneOf, Tables, Text, Words};
 use towpath_scenario::document;
 use towpath_scenario::document::{
     KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
@@ -15,9 +17,6 @@ use super::{
 };
 use crate::plan::Plan;
 use crate::row::{Parameter, present_name};
-
-use KeyPresence::{Optional, Required};
-use ValueKind::{Any, Bool, List, OneOf, Tables, Text, Words};
 
 const BOUNDS: ValueKind = OneOf(&[ValueKind::Bound, List(&ValueKind::Bound)]);
 const FILTER: ValueKind = Any("A table: `variant`, `world`, and axes or draws by name");

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, List, OneOf, Tables, Text, Words};
 use towpath_scenario::document::{
     KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
     nearest, quote,
 };
 use towpath_scenario::units;
 use towpath_scenario::units::Dimension;
-
-use KeyPresence::{Optional, Required};
-use ValueKind::{Any, List, OneOf, Tables, Text, Words};
 
 /// One panel of the plan's figure.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,12 +1,11 @@
 //! Keys of a plan: the reader and the reference follow these tables.
 
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 use towpath_scenario::document;
 use towpath_scenario::document::{KeyPresence, KeySchema, TableSchema, ValueKind, key};
 
 use super::drawing::{FIGURE, SCHEMAS};
-
-use KeyPresence::{Optional, Required};
-use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 
 /// Longest name of anything in a plan, in characters.
 pub(super) const MAX_NAME_CHARS: usize = 64;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_linux::live::Fingerprint;
+use towpath_live::Fingerprint;
 use towpath_net::Rate;
 use towpath_result::OrderKind;
 use towpath_scenario::Transport;

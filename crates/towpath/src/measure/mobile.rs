@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 
-use towpath_linux::interrupt;
-use towpath_linux::live::{self, MeasureRequest, MobileSession};
+use towpath_live as live;
+use towpath_live::{MeasureRequest, MobileSession};
+use towpath_os::interrupt;
 use towpath_result::store::StoredRun;
 use towpath_scenario::Transport;
 

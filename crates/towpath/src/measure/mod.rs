@@ -9,9 +9,10 @@ mod servers;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
-use towpath_linux::interrupt;
-use towpath_linux::live::{self, LocalBind, MeasureRequest, interfaces_towards, path_name};
+use towpath_live as live;
 use towpath_live::protocol::{TestPlan, TransferSettings};
+use towpath_live::{LocalBind, MeasureRequest, interfaces_towards, path_name};
+use towpath_os::interrupt;
 use towpath_report::live_header;
 use towpath_result::order;
 use towpath_result::store::StoredRun;

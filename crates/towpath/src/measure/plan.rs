@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use towpath_linux::live::system_congestion_control;
+use towpath_live::system_congestion_control;
 use towpath_result::input;
 use towpath_scenario::units::duration_text;
 use towpath_scenario::{Flow, Pattern, Scenario, ScenarioErrors, Transport, no_files};

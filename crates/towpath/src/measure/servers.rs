@@ -5,7 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use towpath_linux::live::{self, PINGS, PingResult};
+use towpath_live as live;
+use towpath_live::{PINGS, PingResult};
 use towpath_result::{format, input};
 
 use super::MeasureArguments;

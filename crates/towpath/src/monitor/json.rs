@@ -1,11 +1,11 @@
 //! Output of the monitor as JSON, one object a line.
 
 use serde_json::{Value, json};
-use towpath_linux::monitor::{
+use towpath_host::monitor::{
     DerivedConnection, DerivedSubflow, EndedSubflow, EventSource, MonitorEvent, MonitoredSubflow,
     ObservedLimit, SubflowCondition,
 };
-use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
+use towpath_netlink::{MptcpEvent, MptcpEventKind};
 
 /// Returns the first line; `hears_events` is false if path manager events will be missing.
 pub(super) fn start_line(hears_events: bool) -> Value {

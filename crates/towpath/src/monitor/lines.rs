@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use towpath_linux::monitor::{
+use towpath_host::monitor::{
     DerivedConnection, DerivedSubflow, MonitoredConnection, SubflowActivity,
 };
 use towpath_result::Part;

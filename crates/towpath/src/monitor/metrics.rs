@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_linux::monitor::{
-    DerivedConnection, DerivedSubflow, MonitoredSubflow, SubflowActivity,
-};
+use towpath_host::monitor::{DerivedConnection, DerivedSubflow, MonitoredSubflow, SubflowActivity};
 
 /// Upper bound of exported subflows. Each is a line in every metric family.
 const MAX_SUBFLOWS: usize = 2_000;

@@ -11,12 +11,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_linux::monitor::{
+use towpath_host::monitor::{
     ConnectionHistory, DerivedConnection, EndedSubflow, EventSource, EventTimeline, MetricsServer,
     Monitor, MonitorEvent, MonitorRound,
 };
-use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
-use towpath_linux::{Clock, interrupt};
+use towpath_netlink::{MptcpEvent, MptcpEvents, NetlinkError};
+use towpath_os::{Clock, interrupt};
 use towpath_result::Warning;
 
 use crate::arguments::interval;

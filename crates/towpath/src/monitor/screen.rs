@@ -10,10 +10,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-use towpath_linux::interrupt;
-use towpath_linux::monitor::{
+use towpath_host::monitor::{
     DerivedConnection, DerivedSubflow, EventSource, MonitorEvent, MonitoredSubflow, SubflowActivity,
 };
+use towpath_os::interrupt;
 
 use super::lines::{self, milliseconds, owner, rate, share};
 use super::{MonitorPoller, MonitorSample};
@@ -316,10 +316,10 @@ fn dim() -> Style {
 pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use towpath_linux::monitor::{
+    use towpath_host::monitor::{
         MonitoredConnection, ObservedLimit, Process, SocketInternals, SubflowCondition,
     };
-    use towpath_linux::netlink::TcpState;
+    use towpath_netlink::TcpState;
     use towpath_result::Part;
 
     use super::*;

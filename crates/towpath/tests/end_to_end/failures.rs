@@ -9,7 +9,8 @@ use std::sync::Mutex;
 use std::thread;
 
 use serde_json::Value;
-use towpath_linux::failures::{self, FailureCase};
+use towpath_emu::failures;
+use towpath_emu::failures::FailureCase;
 
 use crate::program::{
     ProgramOutput, TestDir, acquire_emulator, acquire_emulator_for_timing, binary, is_long,

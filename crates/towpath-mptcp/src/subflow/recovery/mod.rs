@@ -10,13 +10,13 @@ use std::num::NonZeroU64;
 use towpath_multipath::congestion::AckSample;
 use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
-
-use undo::SpuriousTimeout;
+use towpath_wire::{Flags, Segment};
 
 use super::delivery::Delivery;
 use super::rack::{DUP_THRESH, ProbeEvidence};
 use super::{SegmentOutcome, Subflow, Timer};
-use towpath_wire::{Flags, Segment};
+
+use undo::SpuriousTimeout;
 
 /// State of loss recovery.
 #[derive(Debug, Clone, Default)]

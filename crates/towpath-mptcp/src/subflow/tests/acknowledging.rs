@@ -1,9 +1,10 @@
 //! Acknowledgements: content, timing and SACK blocks (RFC 5681 §4.2, RFC 2018, RFC 2883, RFC 5961).
 
+use towpath_wire::Flags;
+
 use super::link::at_ms;
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{CloseReason, SubflowConfig, TcpState, TransmitReason};
-use towpath_wire::Flags;
 
 fn open_script() -> Script {
     Script::open(SubflowConfig { quick_acks: 0, ..plain_config() })

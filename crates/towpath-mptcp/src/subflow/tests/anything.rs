@@ -5,10 +5,10 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 use towpath_multipath::path::PathId;
+use towpath_wire::{Ecn, Flags, Options, Segment, Timestamps};
 
 use super::link::{address, at_ms, payload};
 use crate::subflow::{DataMapping, IcmpError, Subflow, SubflowConfig};
-use towpath_wire::{Ecn, Flags, Options, Segment, Timestamps};
 
 #[derive(Debug, Clone)]
 struct Arrival {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::{PathId, RecoveryPhase};
+use towpath_wire::Flags;
 
 use super::link::{Pair, at_ms};
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::SubflowConfig;
-use towpath_wire::Flags;
 
 #[test]
 fn pacing_spreads_the_window_over_a_round_trip() {

@@ -1,9 +1,10 @@
 //! Explicit congestion notification (RFC 3168), segment by segment.
 
+use towpath_wire::{Ecn, Flags, Options, Segment};
+
 use super::link::{at_ms, payload};
 use super::script::{ISN, MSS, Script, plain_config, ssn_after};
 use crate::subflow::{Subflow, SubflowConfig, Timer, Transmit, TransmitReason};
-use towpath_wire::{Ecn, Flags, Options, Segment};
 
 fn ecn_config() -> SubflowConfig {
     SubflowConfig { ecn: true, quick_acks: 0, ..plain_config() }

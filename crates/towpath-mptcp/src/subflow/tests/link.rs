@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
+use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 use crate::subflow::{
     CloseReason, DataMapping, SegmentOutcome, Subflow, SubflowConfig, TcpState, Transmit,
 };
-use towpath_wire::{Ecn, Flags, Payload, Segment};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use towpath_wire::{Flags, Options, Segment, Timestamps};
+
 use super::link::{address, at_ms};
 use super::script::{ISN, Script, plain_config};
 use crate::subflow::{CloseReason, Subflow, SubflowConfig, TcpState, Timer};
-use towpath_wire::{Flags, Options, Segment, Timestamps};
 
 fn all_options() -> Options {
     Options {

@@ -3,12 +3,12 @@
 use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
+use towpath_wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
 
 use super::link::{address, at_ms, payload};
 use crate::subflow::{
     DataMapping, SegmentOutcome, Subflow, SubflowConfig, TimeoutOutcome, Transmit, TransmitReason,
 };
-use towpath_wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
 
 /// Initial sequence numbers of the subflow under test and of its peer.
 pub(super) const ISN: u32 = 0xffff_ff00;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use towpath_multipath::path::RecoveryPhase;
+use towpath_wire::{Flags, Timestamps};
 
 use super::link::at_ms;
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{SubflowConfig, Timer};
-use towpath_wire::{Flags, Timestamps};
 
 fn without_rack() -> SubflowConfig {
     SubflowConfig { rack: false, ..plain_config() }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use towpath_wire::{Flags, Segment, Timestamps};
+
 use super::link::{at_ms, payload};
 use super::script::{Script, plain_config, ssn_after};
 use crate::subflow::{CloseReason, Subflow, SubflowConfig};
-use towpath_wire::{Flags, Segment, Timestamps};
 
 fn open_with_timestamps() -> Script {
     Script::open(SubflowConfig { timestamps: true, quick_acks: 0, ..plain_config() })

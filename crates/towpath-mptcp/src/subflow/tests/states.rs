@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use towpath_wire::{Flags, Timestamps};
+
 use super::link::{Pair, at_ms};
 use super::script::{ISN, MSS, PEER_ISN, Script, plain_config, ssn_after};
 use crate::subflow::{CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, Timer};
-use towpath_wire::{Flags, Timestamps};
 
 #[test]
 fn an_unanswered_syn_is_retransmitted_and_abandoned() {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use towpath_wire::Flags;
+
 use super::link::{Pair, at_ms};
 use super::script::{MSS, Script, plain_config, ssn_after};
 use crate::subflow::{
     CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, Timer, TransmitReason,
 };
-use towpath_wire::Flags;
 
 /// Receives an acknowledgement with this window field, in units of 16 bytes.
 fn recv_window(script: &mut Script, ms: u64, ack: u64, field: u16) {

@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
-
-use super::{MessageSession, MessageStream};
 use towpath_result::Message;
 use towpath_scenario::DataDirection;
+
+use super::{MessageSession, MessageStream};
 
 /// Report of one end of a message session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use towpath_scenario::{MessageExchange, Schedule, Web};
 
 use super::*;
-use towpath_scenario::{MessageExchange, Schedule, Web};
 
 fn at_ms(millis: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(millis)

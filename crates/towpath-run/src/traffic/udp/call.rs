@@ -5,11 +5,11 @@
 //! fastest transit, the buffer, and the time that speech waits for its packet to fill.
 
 use serde::{Deserialize, Serialize};
-
-use super::Slot;
 use towpath_result::metrics::emodel::{Codec, mean_opinion_score, rating};
 use towpath_result::{CallStats, DelayBasis};
 use towpath_scenario::{Call, Medium};
+
+use super::Slot;
 
 /// Number of nanoseconds in a millisecond.
 const NANOS_PER_MS: f64 = 1e6;
@@ -147,11 +147,11 @@ mod tests {
     use std::time::Duration;
 
     use towpath_net::Instant;
+    use towpath_scenario::flow_plan::planned_datagrams;
+    use towpath_scenario::{DataDirection, Pattern, Scenario, Udp, no_files};
 
     use super::super::{UdpReceiver, UdpSender, merge_reports};
     use super::*;
-    use towpath_scenario::flow_plan::planned_datagrams;
-    use towpath_scenario::{DataDirection, Pattern, Scenario, Udp, no_files};
 
     const SAMPLE: Duration = Duration::from_millis(100);
     const TEXT: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use towpath_host::snapshot::HostSnapshot;
 use towpath_live::protocol::secret::{AuthRole, AuthTranscript, Challenge, ChannelBinding};
 use towpath_live::protocol::{
-    ClientMessage, ConnectionKind, FrameDecoder, HostSnapshot, Preamble, Secret, ServerMessage,
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, Secret, ServerMessage,
 };
 use towpath_run::token::TestToken;
 

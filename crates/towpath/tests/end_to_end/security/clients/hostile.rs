@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use towpath_linux::live::{Fingerprint, Identity};
 use towpath_live::protocol::secret::{AuthProof, Challenge};
 use towpath_live::protocol::{
     ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, frame,
 };
+use towpath_live::{Fingerprint, Identity};
 use towpath_quic::identity::PemIdentity;
 use towpath_quic::tls::TlsSession;
 use towpath_run::token::TestToken;

@@ -1,0 +1,440 @@
+//! Plain TCP over single paths: separates a broken path from a path that only breaks Multipath TCP.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_kernel::sample::is_multipath;
+use towpath_net::Instant;
+use towpath_netlink::u32_at;
+use towpath_os::clock::Clock;
+use towpath_os::sys;
+
+use super::attempt::{self, ConnectOptions};
+use super::echo::{EchoTest, await_echo};
+use super::observation::{
+    ConnectAttempt, ConnectOutcome, Observation, ObservedSubflow, PlainTcpCheck,
+};
+use super::route_lookups;
+use super::server_session;
+
+/// Limit on paths tested in parallel.
+const MAX_PATHS: usize = 8;
+/// Timeout of the connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
+/// Delay before the extra attempts, as a single SYN may be lost by chance.
+const RETRY_AFTER: Duration = Duration::from_millis(350);
+/// Number of extra connections to the same address.
+const EXTRA_CONNECTIONS: usize = 2;
+/// Timeout of the attempt over Multipath TCP.
+const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
+/// Timeout of the extra connections for data.
+const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
+/// Timeout of the echo of small and of large packets.
+const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
+/// Data that fits into one small packet.
+const SMALL_BYTES: u64 = 64;
+/// Several packets of full size on any link.
+const LARGE_BYTES: u64 = 12_000;
+/// Number of small packets with pauses between them, so that losses are not due to a full queue.
+const PACKETS: u32 = 40;
+/// Time between two of these small packets.
+const PACKET_INTERVAL: Duration = Duration::from_millis(12);
+/// Payload of each of these small packets.
+const PACKET_BYTES: u64 = 100;
+
+/// A path to be tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CandidatePath {
+    pub(super) local: Option<IpAddr>,
+    pub(super) bound_to: Option<u32>,
+    pub(super) remote: SocketAddr,
+}
+
+/// Tests every path that was used, or could be, until `end` at the latest.
+pub(super) fn check_paths(
+    observation: &Observation,
+    clock: Clock,
+    end: Instant,
+) -> Vec<PlainTcpCheck> {
+    let Some(trial) = &observation.trial else { return Vec::new() };
+    let shared_paths =
+        route_lookups::shared_links(observation).into_iter().map(|(link, local, remote)| {
+            CandidatePath {
+                local: Some(local),
+                bound_to: Some(link.index),
+                remote: SocketAddr::new(remote, trial.target.port()),
+            }
+        });
+    let paths: Vec<_> =
+        suspect_paths(observation).into_iter().chain(shared_paths.take(MAX_PATHS)).collect();
+    let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
+    let is_plain = trial.connected(true) && !trial.multipath;
+    let peer = PeerBehaviour { echoes, is_towpath, is_plain };
+    let device = |path: &CandidatePath| {
+        let link = path.bound_to.and_then(|index| observation.here.link(index));
+        link.map(|link| link.name.clone())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = paths
+            .iter()
+            .map(|path| {
+                let (path, device) = (*path, device(path));
+                scope.spawn(move || check_path(path, device, peer, (clock, end)))
+            })
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Behaviour of the peer, as seen on the test connection.
+#[derive(Debug, Clone, Copy)]
+struct PeerBehaviour {
+    /// Set when the peer echoes data.
+    echoes: bool,
+    /// Set when the peer expects a preamble first.
+    is_towpath: bool,
+    /// Set when our test connection to the peer became plain TCP instead of Multipath TCP.
+    is_plain: bool,
+}
+
+/// Tests one path. The peer may echo data, and may expect a preamble first.
+fn check_path(
+    path: CandidatePath,
+    device: Option<String>,
+    PeerBehaviour { echoes, is_towpath, is_plain }: PeerBehaviour,
+    (clock, end): (Clock, Instant),
+) -> PlainTcpCheck {
+    let options = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
+    let (attempt, socket) = connect(path.remote, &options, (clock, end));
+    let local_address = socket.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
+    let local = path.local.or(local_address.map(|address| address.ip().to_canonical()));
+    let mut check = PlainTcpCheck {
+        local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        bound_to: path.bound_to,
+        remote: path.remote,
+        outcome: attempt.outcome,
+        refused: attempt.refused,
+        small: None,
+        large: None,
+        small_retry: None,
+        large_retry: None,
+        packets: 0,
+        resent: 0,
+        answers: 0,
+        behind_gap: 0,
+        min_rtt_us: 0,
+        multipath: None,
+    };
+    // The sample of the handshake, until data give a smaller one.
+    check.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
+    if is_plain && socket.is_some() {
+        let options = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..options.clone() };
+        let (_, socket) = attempt::connect(path.remote, &options, clock);
+        check.multipath = socket.as_ref().map(is_multipath);
+    }
+    let Some(socket) = socket.filter(|_| echoes) else { return check };
+    let timeout = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
+    let options = ConnectOptions { timeout, ..options };
+    let mut connections = vec![CheckConnection::open(socket, is_towpath, clock)];
+    thread::scope(|scope| {
+        let extra_sockets: Vec<_> = (0..EXTRA_CONNECTIONS)
+            .map(|_| scope.spawn(|| attempt::connect(path.remote, &options, clock).1))
+            .collect();
+        let extra_sockets =
+            extra_sockets.into_iter().filter_map(|thread| thread.join().ok().flatten());
+        connections
+            .extend(extra_sockets.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
+    });
+    send_packets(
+        &mut check,
+        &mut connections.into_iter().flatten().collect::<Vec<_>>(),
+        (clock, end),
+    );
+    check
+}
+
+/// One of a path's connections: if one waits for a retransmission, others continue.
+#[derive(Debug)]
+struct CheckConnection {
+    socket: Socket,
+    echo_test: EchoTest,
+}
+
+impl CheckConnection {
+    fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
+        let _ = socket.set_tcp_nodelay(true); // best effort
+        if is_towpath {
+            io::Write::write(&mut socket, &server_session::echo_preamble()).ok()?;
+        }
+        socket.set_nonblocking(true).ok()?;
+        Some(Self { socket, echo_test: EchoTest::new(clock) })
+    }
+
+    /// Reads and writes without waiting, with `bytes` more to send.
+    fn step(&mut self, bytes: u64) {
+        self.echo_test.step(&self.socket, self.echo_test.sent().saturating_add(bytes));
+    }
+
+    fn await_echo(&mut self, bytes: u64, timeout: Duration) -> bool {
+        await_echo(&mut self.echo_test, &self.socket, bytes, timeout)
+    }
+}
+
+/// Connects; starts extra attempts if the first is slow, as one packet may be lost by chance.
+fn connect(
+    remote: SocketAddr,
+    options: &ConnectOptions,
+    (clock, end): (Clock, Instant),
+) -> (ConnectAttempt, Option<Socket>) {
+    let started = clock.now();
+    let (results_tx, results_rx) = mpsc::channel();
+    let start_attempt = |reply_timeout: Duration| {
+        let timeout = reply_timeout.min(end.saturating_since(clock.now()));
+        let (options, results_tx) =
+            (ConnectOptions { timeout, ..options.clone() }, results_tx.clone());
+        // A late attempt finds the channel closed.
+        thread::spawn(move || results_tx.send(attempt::connect(remote, &options, clock)));
+    };
+    start_attempt(CONNECT_TIMEOUT);
+    let (outcome, refused) = (ConnectOutcome::Silent, None);
+    let silent_attempt = |took_ms| ConnectAttempt { multipath: false, outcome, took_ms, refused };
+    let mut last_result = match results_rx.recv_timeout(RETRY_AFTER) {
+        Ok(result) => return result,
+        Err(_) => (silent_attempt(0), None),
+    };
+    (0..EXTRA_CONNECTIONS).for_each(|_| start_attempt(CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER)));
+    for _ in 0..=EXTRA_CONNECTIONS {
+        let remaining = CONNECT_TIMEOUT.saturating_sub(clock.now().saturating_since(started));
+        match results_rx.recv_timeout(remaining) {
+            Ok((attempt, socket)) if attempt.outcome != ConnectOutcome::Silent => {
+                return (attempt, socket);
+            }
+            Ok(result) => last_result = result,
+            Err(_) => break,
+        }
+    }
+    last_result
+}
+
+/// Sends one small packet, then many with pauses between them, then large ones.
+fn send_packets(
+    check: &mut PlainTcpCheck,
+    connections: &mut [CheckConnection],
+    (clock, end): (Clock, Instant),
+) {
+    let timeout = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
+    check.small = Some(echo_all(connections, SMALL_BYTES, timeout(), clock));
+    let before: Vec<_> =
+        connections.iter().map(|connection| TcpCounts::of(&connection.socket)).collect();
+    let connection_count = connections.len().max(1);
+    for packet_index in 0..PACKETS as usize {
+        let next = clock.now() + PACKET_INTERVAL;
+        if next > end {
+            break;
+        }
+        for (index, connection) in connections.iter_mut().enumerate() {
+            let is_turn = packet_index % connection_count == index;
+            connection.step(if is_turn { PACKET_BYTES } else { 0 });
+        }
+        clock.sleep_until(next);
+    }
+    let any_complete = echo_all(connections, 0, timeout(), clock);
+    for (connection, before) in connections.iter().zip(before) {
+        let after = TcpCounts::of(&connection.socket);
+        let (packets, lost) = after.lost_since(before);
+        check.packets = check.packets.saturating_add(packets);
+        check.resent = check.resent.saturating_add(lost);
+        let answers = after.received_packets.saturating_sub(before.received_packets);
+        check.answers = check.answers.saturating_add(answers);
+        let behind_gap = after.out_of_order.saturating_sub(before.out_of_order);
+        check.behind_gap = check.behind_gap.saturating_add(behind_gap);
+        let min_rtt_us = Some(check.min_rtt_us).filter(|time| *time > 0);
+        check.min_rtt_us =
+            min_rtt_us.map_or(after.min_rtt_us, |min_rtt_us| min_rtt_us.min(after.min_rtt_us));
+    }
+    let idle_index = connections
+        .iter()
+        .position(|connection| connection.echo_test.all_echoed())
+        .filter(|_| any_complete);
+    let Some((index, connection)) =
+        idle_index.and_then(|index| Some((index, connections.get_mut(index)?)))
+    else {
+        return;
+    };
+    check.small = Some(true);
+    let large = connection.await_echo(LARGE_BYTES, timeout());
+    check.large = Some(large);
+    if large {
+        return;
+    }
+    let is_other_idle = |(other, connection): &(usize, &mut CheckConnection)| {
+        *other != index && connection.echo_test.all_echoed()
+    };
+    if let Some((_, other)) = connections.iter_mut().enumerate().find(is_other_idle) {
+        check.small_retry = Some(other.await_echo(SMALL_BYTES, timeout()));
+    }
+    check.large_retry = retry_large(connections, index, timeout);
+}
+
+/// Sends the large packets again over every idle connection, as one random loss delays them. The
+/// first ones may arrive meanwhile.
+fn retry_large(
+    connections: &mut [CheckConnection],
+    first_index: usize,
+    timeout: impl Fn() -> Duration,
+) -> Option<bool> {
+    let mut tried = false;
+    for (index, connection) in connections.iter_mut().enumerate().rev() {
+        if index == first_index || !connection.echo_test.all_echoed() || timeout().is_zero() {
+            continue;
+        }
+        tried = true;
+        if connection.await_echo(LARGE_BYTES, timeout()) {
+            return Some(true);
+        }
+    }
+    let late_echo = connections
+        .get_mut(first_index)
+        .is_some_and(|connection| connection.await_echo(0, Duration::ZERO));
+    (tried || late_echo).then_some(late_echo)
+}
+
+/// Sends `bytes` over each connection and waits for all echoes; returns true if any is complete.
+fn echo_all(
+    connections: &mut [CheckConnection],
+    bytes: u64,
+    timeout: Duration,
+    clock: Clock,
+) -> bool {
+    let deadline = clock.now() + timeout;
+    for connection in connections.iter_mut() {
+        connection.step(bytes);
+    }
+    for connection in connections.iter_mut() {
+        connection.await_echo(0, deadline.saturating_since(clock.now()));
+    }
+    connections.iter().any(|connection| connection.echo_test.all_echoed())
+}
+
+/// Kernel counters of a connection.
+#[derive(Debug, Clone, Copy)]
+struct TcpCounts {
+    /// Packets with data, including retransmissions.
+    packets: u32,
+    retransmissions: u32,
+    /// Segments that the peer reported as duplicates (D-SACK, RFC 2883).
+    duplicates: u32,
+    /// Consecutive timeouts at present.
+    backoff: u32,
+    /// Received packets with data.
+    received_packets: u32,
+    /// Packets received out of order.
+    out_of_order: u32,
+    min_rtt_us: u32,
+}
+
+impl TcpCounts {
+    fn of(socket: &Socket) -> Self {
+        let mut bytes = [0; 256];
+        let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
+        let info = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
+        let field = |offset| u32_at(info, offset);
+        // tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups
+        let [packets, retransmissions, duplicates] = [156, 100, 216].map(field);
+        // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
+        let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(field);
+        let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
+        let backoff = info.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
+        Self {
+            packets,
+            retransmissions,
+            duplicates,
+            backoff,
+            received_packets,
+            out_of_order,
+            min_rtt_us,
+        }
+    }
+
+    /// Returns the new packets since `before`, and the losses: retransmissions that were necessary
+    /// and answered.
+    fn lost_since(self, before: Self) -> (u32, u32) {
+        let retransmitted = self.retransmissions.saturating_sub(before.retransmissions);
+        let spurious = self.duplicates.saturating_sub(before.duplicates);
+        // The tail-loss probe and the timeouts may still be unanswered.
+        let unanswered = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
+        let sent = self.packets.saturating_sub(before.packets);
+        (
+            sent.saturating_sub(retransmitted),
+            retransmitted.saturating_sub(spurious.saturating_add(unanswered)),
+        )
+    }
+}
+
+/// Returns paths with trouble, those in use, and those never tested.
+pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
+    let Some(trial) = &observation.trial else { return Vec::new() };
+    let here = &observation.here;
+    let mut paths: Vec<CandidatePath> = Vec::new();
+    let mut add = |path: CandidatePath| {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    };
+    let binding = |address: IpAddr| {
+        let endpoint = here.endpoints.iter().find(|endpoint| endpoint.address == address);
+        endpoint.and_then(|endpoint| endpoint.link)
+    };
+    let is_working = |subflow: &ObservedSubflow| {
+        subflow.established && !subflow.gone && subflow.tcp.backoff == 0
+    };
+    let path_of = |subflow: &ObservedSubflow| {
+        let local = subflow.local.ip();
+        CandidatePath { local: Some(local), bound_to: binding(local), remote: subflow.remote }
+    };
+    trial.subflows.iter().filter(|subflow| !is_working(subflow)).map(path_of).for_each(&mut add);
+    for event in trial.events_of("SF_CLOSED") {
+        if let (Some(local), Some(remote)) = (event.local, event.remote) {
+            let remote = SocketAddr::new(remote, event.remote_port.unwrap_or(trial.target.port()));
+            add(CandidatePath { local: Some(local), bound_to: binding(local), remote });
+        }
+    }
+    let has_join = trial.subflows.iter().any(|subflow| !subflow.first && is_working(subflow));
+    trial.subflows.iter().filter(|subflow| is_working(subflow)).map(path_of).for_each(&mut add);
+    let is_used =
+        |address: IpAddr| trial.subflows.iter().any(|subflow| subflow.local.ip() == address);
+    for endpoint in here
+        .endpoints
+        .iter()
+        .filter(|endpoint| endpoint.opens_subflows() && !is_used(endpoint.address))
+    {
+        if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
+            let (local, bound_to) = (Some(endpoint.address), endpoint.link);
+            add(CandidatePath { local, bound_to, remote: trial.target });
+        }
+    }
+    for event in trial.events_of("ANNOUNCED") {
+        let is_reached =
+            |remote| trial.subflows.iter().any(|subflow| subflow.remote.ip() == remote);
+        if let Some(remote) = event.remote.filter(|remote| !is_reached(*remote)) {
+            let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
+            let remote = SocketAddr::new(remote, port);
+            add(CandidatePath { local: None, bound_to: None, remote });
+        }
+    }
+    for source in route_lookups::sources(here) {
+        let is_reachable =
+            !trial.target.ip().is_loopback() && source.is_ipv4() == trial.target.is_ipv4();
+        if !has_join && is_reachable && !is_used(source) {
+            let bound_to = here.link_of(source).map(|link| link.index);
+            add(CandidatePath { local: Some(source), bound_to, remote: trial.target });
+        }
+    }
+    paths.truncate(MAX_PATHS);
+    paths
+}

@@ -1,0 +1,158 @@
+//! Rules from evidence to findings: pure functions.
+//!
+//! The layers are evaluated in order. If one shows why Multipath TCP cannot work, evaluation ends,
+//! because the layers above are not observable. For each unused path, exactly one cause is
+//! reported. A doubtful configuration is reported only if no test showed that it does no harm.
+
+mod configuration;
+mod failed;
+mod handshake;
+mod kernel;
+mod path;
+mod programs;
+mod quality;
+mod routes;
+mod sender_stats;
+mod unannounced_links;
+mod verdict;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use super::finding::{Confidence, Diagnosis, Finding, SkippedCheck};
+use super::local_findings::LocalFindings;
+use super::observation::Observation;
+
+use view::ObservationView;
+pub(super) use view::on_link;
+
+/// Returns the diagnosis of an observation, causes before consequences.
+pub fn diagnose(observation: &Observation) -> Diagnosis {
+    let local_findings = LocalFindings::of(observation);
+    let mut reported = findings(observation);
+    for finding in &mut reported {
+        finding.unverified = local_findings.find_same(finding).is_none();
+    }
+    let view = ObservationView::new(observation);
+    let paths = verdict::paths(&view);
+    let (verdict, reason) = verdict::verdict(&view, &reported, &paths);
+    Diagnosis {
+        verdict,
+        reason,
+        paths,
+        findings: reported,
+        checked: completed_checks(observation),
+        not_checked: skipped_checks(observation),
+    }
+}
+
+/// Returns the findings of an observation, each cause and location once.
+pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
+    let view = ObservationView::new(observation);
+    let mut findings = kernel::findings(&view);
+    if findings.is_empty() {
+        let handshake = handshake::findings(&view);
+        let is_multipath = handshake.is_empty();
+        findings.extend(handshake);
+        if is_multipath {
+            findings.extend(path::findings(&view));
+            let explained = !findings.is_empty();
+            findings.extend(configuration::findings(&view, explained));
+            findings.extend(quality::findings(&view));
+        }
+        findings.extend(programs::findings(&view));
+        findings.extend(sender_stats::findings(&view));
+    }
+    // Findings that are merely possible come last.
+    findings.sort_by_key(|finding| {
+        (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
+    });
+    let mut reported: Vec<Finding> = Vec::new();
+    for finding in findings {
+        if !reported.iter().any(|previous| previous.is_same_problem(&finding)) {
+            reported.push(finding);
+        }
+    }
+    reported
+}
+
+fn completed_checks(observation: &Observation) -> Vec<String> {
+    let mut checks = vec!["kernel".to_owned(), "configuration".to_owned()];
+    if observation.asked_for_programs {
+        checks.push("sockets of applications".to_owned());
+    }
+    if let Some(trial) = &observation.trial {
+        checks.push(format!("a connection to {}", trial.target));
+        if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
+            let sent = super::text::bytes(exchange.sent);
+            checks.push(format!("{sent} there and back"));
+        }
+        if trial.events.is_some() {
+            checks.push("events of the path manager".to_owned());
+        }
+        if !trial.controls.is_empty() {
+            checks.push(
+                super::text::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
+            );
+        }
+        if !trial.probes.is_empty() {
+            checks.push("the way of packets, hop by hop".to_owned());
+        }
+    }
+    if let Some(peer) = &observation.peer {
+        checks.push(format!("the other host, as {} tells", peer.address));
+    }
+    checks
+}
+
+fn skipped_checks(observation: &Observation) -> Vec<SkippedCheck> {
+    let mut skipped = Vec::new();
+    let mut add = |check: &str, requirement: &str| {
+        skipped.push(SkippedCheck { what: check.to_owned(), why: requirement.to_owned() });
+    };
+    let programs = observation.programs.as_deref().unwrap_or_default();
+    let unattributed_count = programs.iter().filter(|program| program.id.is_none()).count() as u64;
+    if unattributed_count > 0 && !observation.rights.events {
+        let sockets = super::text::count(unattributed_count, "socket");
+        add(&format!("whose programs have {sockets} open"), "other users': needs root");
+    }
+    let Some(trial) = &observation.trial else {
+        add("whether a connection uses several paths", "needs --connect HOST:PORT");
+        if !(observation.rights.raw && observation.rights.events) {
+            let check = "why subflows of it are closed, and which hop drops or strips packets";
+            add(check, "needs root beside --connect");
+        }
+        if let Some(reason) = &observation.peer_error {
+            add("what the other host sees", reason);
+        }
+        return skipped;
+    };
+    if let Some(check) = unannounced_links::untested_interface(&ObservationView::new(observation)) {
+        add(&check, "needs `towpath server` there (--peer HOST:PORT)");
+    }
+    if trial.events.is_none() && trial.multipath {
+        add("why a subflow was closed (events of the path manager)", "needs root");
+    }
+    if !trial.echoes && trial.multipath {
+        let check = "whether data arrives as it was sent, and quality and loss of each path";
+        add(check, &format!("{} does not give back what it gets", trial.server.name()));
+    }
+    if !observation.rights.raw {
+        add("which hop drops or strips packets, and whether another host answers", "needs root");
+    }
+    if observation.peer.is_none() {
+        let reason = observation.peer_error.clone();
+        add(
+            "what the other host sees, and whether data takes the paths that it should",
+            &reason.map_or_else(
+                || "needs `towpath server` there (--peer HOST:PORT)".to_owned(),
+                |reason| format!("needs `towpath server` there (--peer HOST:PORT): {reason}"),
+            ),
+        );
+    }
+    if !observation.asked_for_programs {
+        add("which programs use Multipath TCP", "needs --all or --pid N");
+    }
+    skipped
+}

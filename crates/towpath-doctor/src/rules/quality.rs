@@ -1,0 +1,496 @@
+//! Quality of a connection with several paths: distribution of the data, losses, round-trip times
+//! and buffers.
+
+use std::net::IpAddr;
+
+use towpath_host::setup::quoted;
+use towpath_host::snapshot::HostSnapshot;
+use towpath_host::snapshot::{LinkSnapshot, SubflowSnapshot};
+
+use super::configuration::arp_finding;
+use super::view::{ObservationView, in_network, is_working};
+use crate::finding::{Cause, Confidence, Finding};
+use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
+use crate::text;
+
+/// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
+const SILENT_AFTER_MS: u32 = 400;
+/// Values of `small` and `large` in a check in which packets of both sizes were echoed.
+const BOTH_ECHOED: (Option<bool>, Option<bool>) = (Some(true), Some(true));
+/// Maximum number of packets per loss at which the losses are more than chance.
+const MAX_PACKETS_PER_LOSS: u32 = 16;
+/// Minimum of lost packets, as a single loss may be chance.
+const MIN_LOST: u32 = 2;
+/// Ratio and difference of round-trip times from which a path is much slower.
+const RTT_RATIO: u32 = 10;
+const RTT_GAP_US: u32 = 150_000;
+/// Minimum of bytes on an interface for a conclusion.
+const MIN_BYTES: u64 = 60_000;
+/// Minimum MTU of every IPv6 link (RFC 8200 §5).
+const IPV6_MIN_MTU: u32 = 1_280;
+/// Minimum receive buffer for two paths.
+const MIN_BUFFER_BYTES: u64 = 256 * 1024;
+
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
+    let Some(trial) = view.trial else { return Vec::new() };
+    let mut findings = Vec::new();
+    findings.extend(find_own_shared_link(view, trial));
+    findings.extend(find_peer_shared_link(view));
+    let working_subflows = || trial.subflows.iter().filter(|subflow| is_working(subflow));
+    findings.extend(working_subflows().filter_map(|subflow| find_stuck(view, subflow)));
+    findings.extend(trial.controls.iter().filter_map(|check| find_loss(view, trial, check)));
+    findings.extend(working_subflows().filter_map(|subflow| find_mtu_black_hole(view, subflow)));
+    findings.extend(find_slow_path(view, trial));
+    findings.extend(find_backup_problem(trial));
+    findings.extend(find_small_buffer(view));
+    findings
+}
+
+/// Traffic of an interface in one direction, expected and counted.
+#[derive(Debug, Clone, Copy)]
+struct InterfaceLoad<'a> {
+    link: &'a LinkSnapshot,
+    /// Bytes according to the subflows.
+    expected: u64,
+    /// Bytes according to the interface counters.
+    counted: u64,
+}
+
+/// Bytes of the subflows of a local address: received and sent.
+type AddressTraffic = (IpAddr, [u64; 2]);
+
+/// Returns the expected and counted traffic of a host's interfaces; `direction` is 0 for received
+/// and 1 for sent.
+fn loads<'a>(
+    before: &'a HostSnapshot,
+    after: &HostSnapshot,
+    traffic: &[AddressTraffic],
+    direction: usize,
+) -> Vec<InterfaceLoad<'a>> {
+    let links = before.links.iter().filter(|link| link.up && !link.loopback);
+    let load = |link: &'a LinkSnapshot| {
+        let is_on_link =
+            |address| before.link_of(address).is_some_and(|other| other.index == link.index);
+        let link_traffic = traffic.iter().filter(|(local, _)| is_on_link(*local));
+        let expected = link_traffic.filter_map(|(_, bytes)| bytes.get(direction)).sum();
+        let link_after = after.link(link.index)?;
+        let byte_count =
+            |link: &LinkSnapshot| if direction == 0 { link.rx_bytes } else { link.tx_bytes };
+        Some(InterfaceLoad {
+            link,
+            expected,
+            counted: byte_count(link_after).saturating_sub(byte_count(link)),
+        })
+    };
+    links.filter_map(load).collect()
+}
+
+/// Finds an interface that carried little of its subflows' data, and the one that carried it.
+fn find_wrong_interface<'a>(
+    loads: &[InterfaceLoad<'a>],
+) -> Option<(InterfaceLoad<'a>, InterfaceLoad<'a>)> {
+    let lacks_traffic =
+        |load: &&InterfaceLoad<'_>| load.expected > MIN_BYTES && load.counted < load.expected / 2;
+    loads.iter().filter(lacks_traffic).find_map(|load| {
+        let has_excess = |other: &&InterfaceLoad<'_>| {
+            other.link.index != load.link.index
+                && other.counted > other.expected.saturating_add(load.expected / 2)
+        };
+        Some((*load, *loads.iter().find(has_excess)?))
+    })
+}
+
+/// Returns true if two interfaces are in the same IPv4 network.
+fn share_network(snapshot: &HostSnapshot, first: &LinkSnapshot, second: &LinkSnapshot) -> bool {
+    let addresses_of =
+        |index: u32| snapshot.addresses.iter().filter(move |address| address.link == index);
+    addresses_of(first.index).filter(|entry| entry.address.is_ipv4()).any(|entry| {
+        addresses_of(second.index).any(|other| {
+            let length = entry.prefix_length.min(other.prefix_length);
+            length < 32 && in_network(entry.address, length, other.address)
+        })
+    })
+}
+
+/// Reports data that leave or arrive by another interface than the one with their address.
+fn find_shared_link(
+    before: &HostSnapshot,
+    after: &HostSnapshot,
+    traffic: &[AddressTraffic],
+    host: &str,
+) -> Option<Finding> {
+    let directions = [(0, "received"), (1, "sent")];
+    for (direction, verb) in directions {
+        let Some((idle_load, excess_load)) =
+            find_wrong_interface(&loads(before, after, traffic, direction))
+        else {
+            continue;
+        };
+        let load_text = |load: &InterfaceLoad<'_>| {
+            format!(
+                "{}: subflows {verb} {}, the interface {}",
+                load.link.name,
+                text::bytes(load.expected),
+                text::bytes(load.counted)
+            )
+        };
+        let (name, excess_name) = (&idle_load.link.name, &excess_load.link.name);
+        if share_network(before, idle_load.link, excess_load.link) {
+            let arp_ignore_text =
+                format!("net.ipv4.conf.{name}.arp_ignore = {}", idle_load.link.arp_ignore);
+            let finding = arp_finding(name, excess_name, host)
+                .with_evidence(load_text(&idle_load))
+                .with_evidence(load_text(&excess_load));
+            return Some(finding.with_evidence(arp_ignore_text));
+        }
+        if direction == 1 {
+            let entry = before.addresses.iter().find(|entry| entry.link == idle_load.link.index);
+            let address =
+                entry.map_or_else(|| "ADDRESS".to_owned(), |entry| entry.address.to_string());
+            let table = idle_load.link.index.saturating_add(100);
+            let ip_command = if address.contains(':') { "ip -6" } else { "ip" };
+            let comment = if host == "this host" { "" } else { "   # on the other host" };
+            return Some(
+                Finding::new(
+                    Cause::NoSourceRoute,
+                    format!(
+                        "data from the address of {name} leaves by {excess_name}: they share one link"
+                    ),
+                )
+                .at_location(format!("{host}, {name}"))
+                .with_evidence(load_text(&idle_load))
+                .with_evidence(load_text(&excess_load))
+                .hint(format!(
+                    "with its gateway: `{ip_command} rule add from {address} table {table}` and \
+                     `{ip_command} route add default via GATEWAY dev {} table {table}`{comment}",
+                    quoted(name)
+                )),
+            );
+        }
+    }
+    None
+}
+
+fn find_own_shared_link(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+    let after = view.observation.after.as_ref()?;
+    let bytes = |subflow: &ObservedSubflow| {
+        (subflow.local.ip(), [subflow.tcp.bytes_received, subflow.tcp.bytes_acked])
+    };
+    let traffic: Vec<_> = trial.subflows.iter().map(bytes).collect();
+    find_shared_link(view.here, after, &traffic, "this host")
+}
+
+fn find_peer_shared_link(view: &ObservationView<'_>) -> Option<Finding> {
+    let peer = view.peer?;
+    let after = peer.after.as_ref()?;
+    let subflows = after.connections.iter().flat_map(|connection| &connection.subflows);
+    let bytes = |subflow: &SubflowSnapshot| {
+        (subflow.local.ip(), [subflow.bytes_received, subflow.bytes_acked])
+    };
+    let traffic: Vec<_> = subflows.map(bytes).collect();
+    find_shared_link(&peer.before, after, &traffic, "other host")
+}
+
+/// Reports an established subflow on which data are not acknowledged.
+fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<Finding> {
+    let tcp = subflow.tcp;
+    let awaits_ack = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
+    let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
+    let check = view.plain_tcp_check(Some(local), remote);
+    let (small, large) = check.map_or((None, None), |check| (check.small, check.large));
+    // If small packets after the large ones got no echo either, the path is slow or dead.
+    let small_retry = check.and_then(|check| check.small_retry);
+    let only_small = (small, large) == (Some(true), Some(false)) && small_retry != Some(false);
+    // If only large packets are lost, the opposite direction still works.
+    if !awaits_ack || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
+        return None;
+    }
+    // Losses are a finding of their own. If new packets pass, the path is not dead.
+    let large_retry_passed = check.is_some_and(|check| check.large_retry == Some(true));
+    if check.is_some_and(|check| is_lossy(check, subflow))
+        || large_retry_passed
+        || (small, large) == BOTH_ECHOED
+    {
+        return None;
+    }
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let path = format!("{name} ({local}) -> {remote}");
+    let evidence = format!(
+        "{} not acknowledged, {} in a row, nothing heard for {} ms",
+        text::count(tcp.unacked.into(), "packet"),
+        text::count(tcp.backoff.into(), "timeout"),
+        tcp.silent_ms
+    );
+    let after = view.observation.after.as_ref().and_then(|after| after.link_of(local));
+    if after.is_some_and(|link| !link.running) {
+        return Some(
+            Finding::new(Cause::LinkDown, format!("the link of {name} is down"))
+                .at_location(name)
+                .with_evidence(evidence)
+                .hint("the kernel sends no event of the path manager for that"),
+        );
+    }
+    if only_small {
+        return Some(report_mtu_black_hole(&name, &path, subflow, evidence));
+    }
+    let finding = Finding::new(
+        Cause::PathSilent,
+        format!("{path} was established, and now nothing comes back over it"),
+    )
+    .at_location(&path)
+    .with_evidence(evidence);
+    let finding = match check {
+        Some(check) => finding.with_evidence(format!(
+            "plain TCP over the same path: {}",
+            text::outcome(check.outcome)
+        )),
+        None => finding.with_confidence(Confidence::Likely),
+    };
+    Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
+}
+
+/// Reports a path that passes only small packets.
+fn report_mtu_black_hole(
+    name: &str,
+    path: &str,
+    subflow: &ObservedSubflow,
+    evidence: String,
+) -> Finding {
+    let sentence = format!("large packets are lost on {path}, and nobody says so");
+    Finding::new(Cause::PathMtuHole, sentence)
+        .at_location(path)
+        .with_evidence(evidence)
+        .with_evidence("plain TCP over the same path: small packets come back, large ones do not")
+        .with_evidence(format!("packets of up to {} bytes are sent", subflow.tcp.path_mtu))
+        .fix(format!("ip link set {} mtu {IPV6_MIN_MTU}", quoted(name)))
+        .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
+        .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
+}
+
+/// Detects an MTU black hole on the path. Small packets pass before and after large ones that do
+/// not, or large packets arrive and their large replies do not.
+fn find_mtu_black_hole(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<Finding> {
+    /// Longest round-trip time; above it, the path may just be slow.
+    const MAX_RTT_US: u32 = 50_000;
+    /// Longest round-trip time if small packets passed during the test of the large ones.
+    const MAX_RTT_SMALL_PASSED_US: u32 = 150_000;
+    /// Minimum ratio of bytes sent to bytes received.
+    const REPLY_RATIO: u64 = 4;
+    let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
+    let check = view.plain_tcp_check(Some(local), remote)?;
+    let only_small = (check.small, check.large) == (Some(true), Some(false));
+    let small_passed_later = check.small_retry == Some(true);
+    let max_rtt_us = if small_passed_later { MAX_RTT_SMALL_PASSED_US } else { MAX_RTT_US };
+    let is_fast_and_lossless = check.min_rtt_us < max_rtt_us && check.resent == 0;
+    // A single random loss also delays large packets.
+    if check.large_retry == Some(true) || large_passed(subflow) {
+        return None;
+    }
+    let (acked, received) = (subflow.tcp.bytes_acked, subflow.tcp.bytes_received);
+    let only_sent_passes = acked > MIN_BYTES && received < acked / REPLY_RATIO;
+    if !(only_small && is_fast_and_lossless && (only_sent_passes || small_passed_later))
+        || (!small_passed_later && subflow.tcp.unacked > 0)
+    {
+        return None;
+    }
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let path = format!("{name} ({local}) -> {remote}");
+    let (acked, received) = (text::bytes(acked), text::bytes(received));
+    let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
+    Some(report_mtu_black_hole(&name, &path, subflow, evidence))
+}
+
+/// Returns true if full-size segments passed in both directions: there are too many bytes for small
+/// ones alone. Bytes behind a lost segment are not acknowledged.
+fn large_passed(subflow: &ObservedSubflow) -> bool {
+    const MIN_SEGMENTS: u64 = 16;
+    let fewer_bytes = subflow.tcp.bytes_acked.min(subflow.tcp.bytes_received);
+    fewer_bytes > MIN_SEGMENTS * u64::from(subflow.tcp.mss_bytes.max(IPV6_MIN_MTU))
+}
+
+/// Returns true if a subflow waits for acknowledgements and receives nothing at all.
+fn is_stuck(subflow: &ObservedSubflow) -> bool {
+    let tcp = subflow.tcp;
+    tcp.unacked > 0
+        && (tcp.backoff > 0 || tcp.retransmissions > 0)
+        && tcp.silent_ms >= SILENT_AFTER_MS
+}
+
+/// Returns true if packets were lost without congestion, both in the plain TCP test and on a
+/// subflow. One of the two alone may be a delay of this machine.
+fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
+    let losses = [(check.packets, check.resent), (check.answers, lost_replies(check))];
+    let subflow_lost = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
+    let is_significant = |(packets, lost): (u32, u32)| {
+        lost >= MIN_LOST && lost.saturating_mul(MAX_PACKETS_PER_LOSS) >= packets
+    };
+    // A single loss is more than chance if the subflow is stuck, or large packets get no echo.
+    let any_lost = losses.iter().any(|(_, lost)| *lost > 0);
+    // In bulk transfers, an overflowing queue also reorders packets, but not most of the time.
+    let reordered_bytes = u64::from(subflow.tcp.out_of_order) * u64::from(subflow.tcp.mss_bytes);
+    let is_mostly_reordered =
+        check.behind_gap > 0 && reordered_bytes.saturating_mul(2) > subflow.tcp.bytes_received;
+    subflow_lost
+        && (is_mostly_reordered
+            || losses.into_iter().any(is_significant)
+            || (any_lost && (is_stuck(subflow) || check.large == Some(false))))
+}
+
+/// Returns the lost replies: until a gap is filled, about three packets arrive behind it.
+fn lost_replies(check: &PlainTcpCheck) -> u32 {
+    const OOO_PER_LOSS: u32 = 3;
+    check.behind_gap / OOO_PER_LOSS
+}
+
+/// Reports a path that loses packets without congestion.
+pub(super) fn find_loss(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    check: &PlainTcpCheck,
+) -> Option<Finding> {
+    let (local, remote) = (check.local, check.remote.ip());
+    let is_same_path =
+        |subflow: &&ObservedSubflow| subflow.local.ip() == local && subflow.remote.ip() == remote;
+    let subflow = trial.subflows.iter().find(is_same_path)?;
+    if !is_lossy(check, subflow) {
+        return None;
+    }
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let path = format!("{name} ({local}) -> {remote}");
+    Some(
+        Finding::new(Cause::PathLossy, format!("{path} loses packets, and not for want of room"))
+            .at_location(&path)
+            .with_evidence(format!(
+                "plain TCP over it: of {} small packets with room between them, {} were retransmitted; \
+                 of {} with answers, {} came behind a gap",
+                check.packets, check.resent, check.answers, check.behind_gap
+            ))
+            .with_evidence(format!(
+                "the subflow sent {} again",
+                text::count(subflow.tcp.retransmissions.into(), "packet")
+            ))
+            .hint(
+                "radio, a bad cable, a policer: Multipath TCP repeats on another path what is lost",
+            ),
+    )
+}
+
+/// Reports round-trip times so different that reordering blocks data for long.
+fn find_slow_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+    let rtt_us = |subflow: &ObservedSubflow| {
+        let idle_rtt_us = view
+            .plain_tcp_check(Some(subflow.local.ip()), subflow.remote.ip())
+            .map(|check| check.min_rtt_us);
+        // A round-trip time with retransmissions includes the loss recovery.
+        let subflow_rtt_us = Some(subflow.tcp.srtt_us).filter(|_| subflow.tcp.retransmissions == 0);
+        idle_rtt_us.filter(|time| *time > 0).or(subflow_rtt_us.filter(|time| *time > 0))
+    };
+    let subflows = trial.subflows.iter().filter(|subflow| is_working(subflow));
+    let round_trips: Vec<_> =
+        subflows.filter_map(|subflow| Some((rtt_us(subflow)?, subflow))).collect();
+    let (fast_us, _) = round_trips.iter().min_by_key(|(time, _)| *time)?;
+    let (slow_us, subflow) = round_trips.iter().max_by_key(|(time, _)| *time)?;
+    if *slow_us < fast_us.saturating_mul(RTT_RATIO) || slow_us.saturating_sub(*fast_us) < RTT_GAP_US
+    {
+        return None;
+    }
+    let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let path = format!("{name} ({local}) -> {remote}");
+    Some(
+        Finding::new(
+            Cause::PathMuchSlower,
+            format!(
+                "{path} takes {} ms there and back, another path {} ms",
+                slow_us / 1_000,
+                fast_us / 1_000
+            ),
+        )
+        .at_location(&path)
+        .with_evidence("round-trip times of small packets on each path")
+        .hint(
+            "what is sent there arrives late, and all that follows waits for it: make it a backup \
+               (`ip mptcp endpoint change id N backup`)",
+        ),
+    )
+}
+
+/// Reports backup flags that differ between the hosts, or data on backups although a regular path
+/// exists.
+fn find_backup_problem(trial: &TestConnection) -> Option<Finding> {
+    let is_alive = |subflow: &&ObservedSubflow| is_working(subflow) && subflow.tcp.backoff == 0;
+    let is_backup = |subflow: &ObservedSubflow| subflow.backup_here || subflow.backup_there;
+    let bytes = |subflow: &ObservedSubflow| {
+        subflow.tcp.bytes_acked.saturating_add(subflow.tcp.bytes_received)
+    };
+    let further_subflows =
+        || trial.subflows.iter().filter(is_alive).filter(|subflow| !subflow.first);
+    let path_text =
+        |subflow: &ObservedSubflow| format!("{} -> {}", subflow.local.ip(), subflow.remote.ip());
+    if let Some(subflow) =
+        further_subflows().find(|subflow| subflow.backup_there && !subflow.backup_here)
+    {
+        return Some(
+            Finding::new(
+                Cause::BackupFlagAsymmetric,
+                format!(
+                    "the other host wants {} as a backup, and this host does not",
+                    path_text(subflow)
+                ),
+            )
+            .at_location(path_text(subflow))
+            .with_evidence(
+                "its answer to MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours has not",
+            )
+            .hint("set the flag on both hosts, or on none: each end obeys what the other asks for"),
+        );
+    }
+    let has_regular = trial.subflows.iter().filter(is_alive).any(|subflow| !is_backup(subflow));
+    let total_bytes: u64 = trial.subflows.iter().map(bytes).sum();
+    let is_used_backup = |subflow: &&ObservedSubflow| {
+        is_backup(subflow) && bytes(subflow) > MIN_BYTES.max(total_bytes / 10)
+    };
+    let subflow = further_subflows().find(is_used_backup).filter(|_| has_regular)?;
+    Some(
+        Finding::new(
+            Cause::BackupUsed,
+            format!("{} is a backup and carries data while another path works", path_text(subflow)),
+        )
+        .at_location(path_text(subflow))
+        .with_evidence(format!(
+            "{} sent and {} received over it",
+            text::bytes(subflow.tcp.bytes_acked),
+            text::bytes(subflow.tcp.bytes_received)
+        ))
+        .hint("set the flag on both hosts"),
+    )
+}
+
+/// Reports a receive buffer too small for the data that arrive early on several paths.
+fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
+    let max_receive_buffer = |snapshot: &HostSnapshot| {
+        let value = snapshot.settings.get("ipv4.tcp_rmem")?;
+        value.split_whitespace().last()?.parse::<u64>().ok()
+    };
+    let own_buffer = max_receive_buffer(view.here).map(|bytes| (bytes, "this host"));
+    let peer_buffer = view
+        .peer
+        .and_then(|peer| max_receive_buffer(peer.latest()))
+        .map(|bytes| (bytes, "other host"));
+    let (bytes, host) =
+        own_buffer.into_iter().chain(peer_buffer).find(|(bytes, _)| *bytes < MIN_BUFFER_BYTES)?;
+    let comment = if host == "this host" { "" } else { "   # on the other host" };
+    Some(
+        Finding::new(
+            Cause::ReceiveBufferTooSmall,
+            format!(
+                "the receive buffer ({}) is too small for several paths: the faster one waits for the \
+                 slower one",
+                text::bytes(bytes)
+            ),
+        )
+        .at_location(host)
+        .with_evidence(format!("{host}: net.ipv4.tcp_rmem ends with {bytes}"))
+        .fix(format!("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"{comment}")),
+    )
+}

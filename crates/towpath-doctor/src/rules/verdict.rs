@@ -1,0 +1,137 @@
+//! Overall health: paths that were seen to work, and those never observed.
+
+use super::view::ObservationView;
+use crate::finding::{Cause, Finding, Health, PathShare};
+use crate::observation::ObservedSubflow;
+use crate::text;
+
+/// Minimum of bytes for a conclusion about a path: about seven packets.
+const MIN_DATA_BYTES: u64 = 10_000;
+
+/// Returns the established subflows with their shares of the data.
+pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
+    let subflows = view.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
+    let bytes = |subflow: &ObservedSubflow| {
+        subflow.tcp.bytes_acked.saturating_add(subflow.tcp.bytes_received)
+    };
+    let total: u64 = subflows.iter().map(bytes).sum();
+    let percent = |part: u64| {
+        let share = u128::from(part) * 100 + u128::from(total) / 2;
+        u8::try_from(share.checked_div(total.into()).unwrap_or(0)).unwrap_or(100)
+    };
+    let share = |subflow: &ObservedSubflow| PathShare {
+        interface: view.here.link_of(subflow.local.ip()).map(|link| link.name.clone()),
+        local: subflow.local.ip(),
+        remote: subflow.remote.ip(),
+        bytes: bytes(subflow),
+        percent: percent(bytes(subflow)),
+        backup: subflow.backup_here || subflow.backup_there,
+    };
+    subflows.iter().filter(|subflow| subflow.established).map(share).collect()
+}
+
+/// Returns the overall health; for `Undetermined` also the reason, and for `OnePath` the path.
+pub(super) fn verdict(
+    view: &ObservationView<'_>,
+    findings: &[Finding],
+    paths: &[PathShare],
+) -> (Health, Option<String>) {
+    if !findings.is_empty() {
+        return (if is_broken(view, findings) { Health::Broken } else { Health::Impaired }, None);
+    }
+    let undetermined = |reason: String| (Health::Undetermined, Some(reason));
+    let Some(trial) = view.trial else {
+        return undetermined("no connection was tried".to_owned());
+    };
+    let server = trial.server.name();
+    let carries = |path: &&PathShare| path.bytes >= MIN_DATA_BYTES;
+    let idle: Vec<_> =
+        paths.iter().filter(|path| !path.backup && !carries(path)).map(path_label).collect();
+    let missing: Vec<_> = expected_addresses(view, trial.target.is_ipv4())
+        .filter(|address| !paths.iter().any(|path| path.local == *address))
+        .map(|address| address_label(view, address))
+        .collect();
+    let carrying_count = paths.iter().filter(carries).count();
+    if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
+        return undetermined(format!(
+            "{server}: it closed the connection before paths could be seen"
+        ));
+    }
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return undetermined(format!("no subflow from {missing} was seen, nor why there is none"));
+    }
+    if !idle.is_empty() {
+        let idle = idle.join(", ");
+        return undetermined(format!(
+            "the subflows are established, and little or no data was seen on {idle}: {server} took no more"
+        ));
+    }
+    if let Some(lossy) = trial.subflows.iter().find(|subflow| is_lossy(subflow)) {
+        let link = address_label(view, lossy.local.ip());
+        let packets = text::count(lossy.tcp.retransmissions.into(), "packet");
+        return undetermined(format!(
+            "{packets} had to be retransmitted on {link}, and {server} does not show why"
+        ));
+    }
+    if carrying_count < 2 {
+        let path = paths.first().map(path_label);
+        return (Health::OnePath, path);
+    }
+    (Health::Healthy, None)
+}
+
+/// Returns true if a subflow retransmitted too much to be chance. Used for servers that do not echo
+/// the spaced packets of the plain TCP test.
+fn is_lossy(subflow: &ObservedSubflow) -> bool {
+    const MIN_RETRANSMISSIONS: u32 = 2;
+    /// One retransmission in this many packets.
+    const MAX_PACKETS_PER_LOSS: u64 = 20;
+    let mss = u64::from(subflow.tcp.mss_bytes.max(1));
+    let packets = subflow.tcp.bytes_sent.div_ceil(mss);
+    let retransmissions = subflow.tcp.retransmissions;
+    retransmissions >= MIN_RETRANSMISSIONS
+        && u64::from(retransmissions) * MAX_PACKETS_PER_LOSS >= packets
+}
+
+/// Returns the addresses that should have a subflow that is not a backup.
+fn expected_addresses<'a>(
+    view: &ObservationView<'a>,
+    v4: bool,
+) -> impl Iterator<Item = std::net::IpAddr> + 'a {
+    let endpoints = view.here.endpoints.iter();
+    let expected = endpoints.filter(move |endpoint| {
+        endpoint.opens_subflows()
+            && !endpoint.is_implicit()
+            && !endpoint.is_backup()
+            && endpoint.address.is_ipv4() == v4
+    });
+    expected.map(|endpoint| endpoint.address)
+}
+
+fn path_label(path: &PathShare) -> String {
+    path.interface.clone().unwrap_or_else(|| path.local.to_string())
+}
+
+fn address_label(view: &ObservationView<'_>, address: std::net::IpAddr) -> String {
+    let link = view.here.link_of(address);
+    link.map_or_else(|| address.to_string(), |link| format!("{} ({address})", link.name))
+}
+
+/// Returns true if the findings leave no Multipath TCP at all.
+fn is_broken(view: &ObservationView<'_>, findings: &[Finding]) -> bool {
+    let prevents_mptcp = |finding: &Finding| {
+        matches!(
+            finding.cause,
+            Cause::OldMptcpFork
+                | Cause::KernelWithoutMptcp
+                | Cause::MptcpDisabled
+                | Cause::NoRoute
+                | Cause::RemoteRefused
+                | Cause::RemoteSilent
+                | Cause::BlackholeFallbackActive
+        )
+    };
+    let is_plain = view.trial.is_some_and(|trial| !trial.multipath_at_end && !trial.closed_by_peer);
+    findings.iter().any(prevents_mptcp) || is_plain
+}

@@ -1,0 +1,390 @@
+//! Failure cases on the paths of further subflows, and of path quality.
+
+use towpath_scenario::LinkSide;
+
+use super::connection::{SERVER_V6, strip};
+use super::{NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
+use crate::failures::case::{
+    AppSocket, FailureCase, FailureEvent, HostSide, NetworkMutation, PathQuality,
+};
+use crate::router::packet::MptcpOptionKind;
+use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
+
+/// Returns the rule of a middlebox that modifies the SYN with MP_JOIN.
+const fn join_packets(treatment: PacketAction) -> RouterRule {
+    let packets = PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join);
+    RouterRule { side: LinkSide::Up, packets, treatment }
+}
+
+/// Returns the rule of a router that modifies everything in the direction of the server.
+pub(in crate::failures) const fn all_packets(treatment: PacketAction) -> RouterRule {
+    RouterRule { side: LinkSide::Up, packets: PacketMatch::ALL, treatment }
+}
+
+/// Drops all packets in both directions.
+pub(in crate::failures) const DROP_ALL: RouterRule =
+    RouterRule { side: LinkSide::Both, packets: PacketMatch::ALL, treatment: PacketAction::Drop };
+
+/// NAT with a short timeout: 800 ms.
+const SHORT_NAT_TIMEOUT: RouterRule = RouterRule {
+    side: LinkSide::Both,
+    packets: PacketMatch::ALL,
+    treatment: PacketAction::TranslateFor(800),
+};
+
+/// High bandwidth-delay product: a path that needs a large buffer.
+const HIGH_BDP: PathQuality = PathQuality { delay_ms: 50, ..PathQuality::DEFAULT };
+
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
+        name: "join-dropped",
+        title: "a box on the second path swallows further subflows",
+        symptom: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
+        explanation: "SYNs with MP_JOIN get no answer.",
+        cause: Some("join-dropped"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)])],
+    },
+    FailureCase {
+        name: "join-dropped-v6",
+        title: "a box on the second path swallows further subflows over IPv6",
+        symptom: "The second subflow stays in SYN-SENT.",
+        explanation: "As `join-dropped`, in IPv6.",
+        cause: Some("join-dropped"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
+            NetworkMutation::Connect(SERVER_V6),
+        ],
+    },
+    FailureCase {
+        name: "join-answer-dropped",
+        title: "a box on the second path swallows the answers to further subflows",
+        symptom: "The second subflow stays in SYN-SENT.",
+        explanation: "SYN/ACKs with MP_JOIN do not come back.",
+        cause: Some("join-dropped"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[RouterRule {
+                side: LinkSide::Down,
+                packets: PacketMatch::of(ConnectionPhase::SynAck).with(MptcpOptionKind::Join),
+                treatment: PacketAction::Drop,
+            }],
+        )],
+    },
+    FailureCase {
+        name: "join-stripped",
+        title: "a box on the second path removes MP_JOIN",
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "The server takes the SYN for a new connection; its SYN/ACK has no MP_JOIN, so the \
+              client resets.",
+        cause: Some("join-option-stripped"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every)],
+        )],
+    },
+    FailureCase {
+        name: "join-answer-stripped",
+        title: "a box on the second path removes MP_JOIN from SYN/ACKs",
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "The client's own SYN was understood, but it sees an answer without the option.",
+        cause: Some("join-option-stripped"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
+        )],
+    },
+    FailureCase {
+        name: "join-stripped-both",
+        title: "a box on the second path removes every option of Multipath TCP",
+        symptom: "The second subflow is made and reset at once, without an error.",
+        explanation: "As `join-stripped`.",
+        cause: Some("join-option-stripped"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Both, ConnectionPhase::Tcp, MptcpOptionKind::Every)],
+        )],
+    },
+    FailureCase {
+        name: "join-reset",
+        title: "a firewall on the second path resets further subflows",
+        symptom: "Further subflows are refused at once.",
+        explanation: "A box answers SYNs with MP_JOIN by a reset in the server's name.",
+        cause: Some("join-reset"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
+    },
+    FailureCase {
+        name: "join-prohibited",
+        title: "a firewall on the second path forbids further subflows",
+        symptom: "Further subflows end after a second with `No route to host`.",
+        explanation: "A box answers with ICMP: administratively prohibited.",
+        cause: Some("join-prohibited"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+        )],
+    },
+    FailureCase {
+        name: "join-unreachable",
+        title: "the second path has no route to the server",
+        symptom: "Further subflows end after a second with `Network is unreachable`.",
+        explanation: "A router on the second path answers with ICMP: network unreachable.",
+        cause: Some("join-unreachable"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[all_packets(PacketAction::Unreachable(UnreachableReason::Network))],
+        )],
+    },
+    FailureCase {
+        name: "join-unreachable-host",
+        title: "a router on the second path does not find the server",
+        symptom: "Further subflows end after a second with `No route to host`.",
+        explanation: "A router on the second path answers with ICMP: host unreachable.",
+        cause: Some("join-unreachable"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(
+            2,
+            &[all_packets(PacketAction::Unreachable(UnreachableReason::Host))],
+        )],
+    },
+    FailureCase {
+        name: "announced-address-unreachable",
+        title: "the server announces an address that nobody finds",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, and the try fails after a \
+              second.",
+        explanation: "The way to the announced address ends at a router that says so.",
+        cause: Some("announced-address-unreachable"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.0.2.99 signal"]),
+        ],
+    },
+    FailureCase {
+        name: "announced-address-silent",
+        title: "the server announces an address that does not answer",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
+        explanation: "No host has the announced address; the kernel counts the subflow all the same.",
+        cause: Some("announced-address-unreachable"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.99 signal"]),
+        ],
+    },
+    FailureCase {
+        name: "announcement-swallowed",
+        title: "a box swallows the server's announcements",
+        symptom: "Two subflows, none of them to the server's second address.",
+        explanation: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
+              EchoAdd does not.",
+        cause: Some("announcement-stripped"),
+        needs_server_report: true,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(
+                1,
+                &[RouterRule {
+                    side: LinkSide::Down,
+                    packets: PacketMatch::of(ConnectionPhase::Later)
+                        .with(MptcpOptionKind::AddAddress),
+                    treatment: PacketAction::Drop,
+                }],
+            ),
+        ],
+    },
+    FailureCase {
+        name: "announced-address-private",
+        title: "a server behind NAT announces its private address",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, without an answer.",
+        explanation: "The server does not know its public address and announces the one that its interface \
+              has, which means nothing here.",
+        cause: Some("announced-address-private"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Address(HostSide::Server, 2, "192.168.7.2/24"),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.168.7.2 signal"]),
+        ],
+    },
+    FailureCase {
+        name: "dead-announced-addresses",
+        title: "dead announced addresses use up the limit",
+        symptom: "The server announces three addresses, of which one would work, and it is not used.",
+        explanation: "Each announced address counts against `add_addr_accepted`, also when the try failed.",
+        cause: Some("dead-announced-addresses-use-limits"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Limits(HostSide::Client, 2, 2),
+            NetworkMutation::Endpoints(
+                HostSide::Server,
+                &["192.0.2.98 id 1 signal", "192.0.2.99 id 2 signal", "203.0.113.2 id 3 signal"],
+            ),
+        ],
+    },
+    FailureCase {
+        name: "path-silent",
+        title: "the second path falls silent during the connection",
+        symptom: "Throughput drops; no event says why, and the subflow is still counted.",
+        explanation: "Every packet of the path vanishes from some moment on. The kernel only marks the \
+              subflow as stale and sends its data again over the other.",
+        cause: Some("path-silent"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
+    },
+    FailureCase {
+        name: "path-silent-first",
+        title: "the first path falls silent during the connection",
+        symptom: "A short stall; then the second path carries all.",
+        explanation: "As `path-silent`, where the connection began.",
+        cause: Some("path-silent"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL]))],
+    },
+    FailureCase {
+        name: "nat-timeout",
+        title: "a NAT on the first path forgets a program's idle subflow",
+        symptom: "After a pause, a long-lived connection is slow; a new one is not.",
+        explanation: "The NAT forgets connections that are silent for 0.8 s (real ones take minutes), and \
+              drops what comes later. The subflow looks established at both ends.",
+        cause: Some("nat-timeout"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::Box(1, &[SHORT_NAT_TIMEOUT]),
+            NetworkMutation::Application(AppSocket::Bursts),
+        ],
+    },
+    FailureCase {
+        name: "subflow-not-recreated",
+        title: "a program's first subflow was reset once, and does not come back",
+        symptom: "A long-lived connection has one subflow; a new one has two.",
+        explanation: "A firewall of the first path was restarted and reset what it did not know. Linux \
+              opens a subflow when the connection begins or an endpoint is new, not when it was lost.",
+        cause: Some("subflow-not-recreated"),
+        needs_server_report: false,
+        changes: &[
+            NetworkMutation::TemporaryBox(
+                1,
+                &[RouterRule {
+                    side: LinkSide::Up,
+                    packets: PacketMatch::of(ConnectionPhase::Later).carrying(1),
+                    treatment: PacketAction::Reset,
+                }],
+            ),
+            NetworkMutation::Application(AppSocket::Bursts),
+        ],
+    },
+    FailureCase {
+        name: "link-down",
+        title: "the second interface goes down during the connection",
+        symptom: "Throughput drops; no event says why.",
+        explanation: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
+        cause: Some("link-down"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Event(FailureEvent::Down(2))],
+    },
+    FailureCase {
+        name: "path-mtu-hole",
+        title: "the second path swallows large packets",
+        symptom: "Both subflows are established, and all data go over the first.",
+        explanation: "The path carries 1,300 bytes at most, and no router says so: handshakes pass, data \
+              do not.",
+        cause: Some("path-mtu-hole"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
+        )],
+    },
+    FailureCase {
+        name: "path-mtu-hole-first",
+        title: "the first path swallows large packets",
+        symptom: "The connection is made, and then hangs or is slow.",
+        explanation: "As `path-mtu-hole`, where the connection begins.",
+        cause: Some("path-mtu-hole"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Quality(
+            1,
+            PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
+        )],
+    },
+    FailureCase {
+        name: "path-lossy",
+        title: "the second path loses one packet in five",
+        symptom: "The second subflow carries next to nothing.",
+        explanation: "Loss keeps its window small.",
+        cause: Some("path-lossy"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { loss_percent: 20, ..PathQuality::DEFAULT },
+        )],
+    },
+    FailureCase {
+        name: "path-much-slower",
+        title: "the second path takes a hundred times as long",
+        symptom: "Two subflows, hardly more throughput than one, and late data.",
+        explanation: "Its round trip takes 800 ms, that of the first path 10 ms: what is sent there holds \
+              up what comes behind.",
+        cause: Some("path-much-slower"),
+        needs_server_report: true,
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { delay_ms: 400, ..PathQuality::DEFAULT },
+        )],
+    },
+    FailureCase {
+        name: "receive-buffer-too-small",
+        title: "the client's buffers hold a few packets",
+        symptom: "Two subflows are slower than they should be.",
+        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below what bandwidth times delay of all paths \
+              needs; one buffer serves all subflows.",
+        cause: Some("receive-buffer-too-small"),
+        needs_server_report: true,
+        changes: &[
+            NetworkMutation::Quality(1, HIGH_BDP),
+            NetworkMutation::Quality(2, HIGH_BDP),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.tcp_rmem", "4096 8192 8192"),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.tcp_wmem", "4096 8192 8192"),
+        ],
+    },
+    FailureCase {
+        name: "backup-used",
+        title: "the server sends over the path that the client keeps as a backup",
+        symptom: "The expensive path is as busy as the others.",
+        explanation: "The flag is a wish: the other side may not know or not obey it. (Here a box clears it \
+              in MP_JOIN, so that the server does not learn of it.)",
+        cause: Some("backup-used"),
+        needs_server_report: true,
+        changes: &[
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
+                &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow backup"],
+            ),
+            NetworkMutation::Box(3, &[join_packets(PacketAction::ClearBackup)]),
+        ],
+    },
+    FailureCase {
+        name: "backup-flag-asymmetric",
+        title: "the server calls the second subflow a backup, the client does not",
+        symptom: "Two subflows; what the server sends goes over the first alone.",
+        explanation: "The flag is asked for by each side for its own direction of data: here the server \
+              announces its address as a backup.",
+        cause: Some("backup-flag-asymmetric"),
+        needs_server_report: true,
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 signal backup"]),
+        ],
+    },
+];

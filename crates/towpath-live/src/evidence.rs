@@ -1,0 +1,89 @@
+//! Evidence that a multipath transport was used between two real hosts, and related warnings.
+
+use std::collections::BTreeMap;
+
+use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_result::{MultipathUse, Warning};
+use towpath_run::decisions::StackTotals;
+use towpath_run::evidence::Totals;
+use towpath_scenario::{Scenario, Transport};
+
+use crate::protocol::{HOSTS, HostReport, MergedRun};
+
+/// Derives the multipath use from both hosts' reports.
+pub(super) fn multipath_use(
+    transport: Transport,
+    merged: &MergedRun,
+    (client, server): (&HostReport, Option<&HostReport>),
+) -> MultipathUse {
+    let mut multipath_use = if transport == Transport::Mpquic {
+        quic_multipath_use(merged, [Some(client), server])
+    } else {
+        let totals = Totals {
+            subflows: Vec::new(),
+            reinjected_bytes: merged.reinjected_bytes,
+            multipath: merged.multipath,
+            single: merged.single,
+            plain_tcp: 0,
+            reason: merged.reason.clone(),
+            stack: StackTotals::default(),
+        };
+        towpath_run::evidence::multipath_use(transport, &totals, &merged.counters)
+    };
+    multipath_use.paths_used.clone_from(&merged.paths_used);
+    multipath_use
+}
+
+fn quic_multipath_use(merged: &MergedRun, reports: [Option<&HostReport>; 2]) -> MultipathUse {
+    let count = |host: &'static str| {
+        move |name: &'static str| {
+            let name = format!("Towpath.{name}");
+            let counter =
+                merged.counters.iter().find(|counter| counter.host == host && counter.name == name);
+            counter.map(|counter| counter.after)
+        }
+    };
+    let counts = HOSTS.map(count);
+    let mut hosts = Vec::new();
+    for ((host, report), count) in HOSTS.into_iter().zip(reports).zip(&counts) {
+        let ends = report.map(connection_evidence).unwrap_or_default();
+        hosts.push(HostEvidence { host, ends, count });
+    }
+    let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&hosts);
+    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+}
+
+/// Returns the evidence of a host's connections.
+fn connection_evidence(report: &HostReport) -> Vec<ConnectionEvidence> {
+    let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
+    for subflow in &report.subflows {
+        let sum = lost.entry(subflow.flow).or_default();
+        *sum = sum.saturating_add(subflow.retransmissions);
+    }
+    let connections = report.connections.iter().map(|connection| ConnectionEvidence {
+        multipath: connection.multipath,
+        lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
+    });
+    connections.collect()
+}
+
+/// Returns the warnings about a Multipath QUIC result.
+pub(super) fn warnings(
+    scenario: &Scenario,
+    transport: Transport,
+    client: &HostReport,
+) -> Vec<Warning> {
+    if transport != Transport::Mpquic {
+        return Vec::new();
+    }
+    let mut texts = vec![evidence::no_scheduler()];
+    for flow in 0..scenario.flows.len() {
+        let paths = client.subflows.iter().filter(|subflow| subflow.flow as usize == flow).count();
+        if paths == 1 && scenario.paths.len() > 1 {
+            texts.push(evidence::single_path(flow));
+        }
+    }
+    let warning =
+        |(text, hint): evidence::WarningText| Warning { text, hint: Some(hint.to_owned()) };
+    texts.into_iter().map(warning).collect()
+}

@@ -1,0 +1,178 @@
+//! Host information: interfaces, conditions and counters.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use towpath_netlink::{MibCounters, RouteSocket};
+use towpath_result::Counter;
+
+use crate::protocol::HostInfo;
+
+/// Maximum length of a path name in a scenario.
+const MAX_PATH_NAME_CHARS: usize = 12;
+
+/// Interface of this host with one of its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalInterface {
+    /// Interface name, from which the path name derives.
+    pub name: String,
+    /// One address of the interface.
+    pub address: IpAddr,
+}
+
+/// Returns the interfaces that may reach `target`, without host-local ones. The first is the one
+/// that routing chooses or that has the address `source`.
+pub fn interfaces_towards(
+    target: IpAddr,
+    source: Option<IpAddr>,
+) -> io::Result<Vec<LocalInterface>> {
+    let preferred = match source {
+        Some(address) => Some(address),
+        None => local_address_towards(target).ok(),
+    };
+    let mut candidates = interfaces()?;
+    candidates.retain(|interface| interface.address.is_ipv4() == target.is_ipv4());
+    let on_loopback = preferred.is_some_and(|address| address.is_loopback());
+    candidates.retain(|interface| interface.address.is_loopback() == on_loopback);
+    candidates.sort_by_key(|interface| Some(interface.address) != preferred);
+    let mut names: Vec<String> = Vec::new();
+    candidates.retain(|interface| {
+        let is_new = !names.contains(&interface.name);
+        names.push(interface.name.clone());
+        is_new
+    });
+    Ok(candidates)
+}
+
+/// Returns the addresses under which other hosts may reach this one, IPv4 first.
+pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
+    let addresses = interfaces()?.into_iter().map(|interface| interface.address.to_canonical());
+    let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
+    addresses.sort_by_key(|address| !address.is_ipv4());
+    Ok(addresses)
+}
+
+/// Returns all usable addresses, excluding link-local ones, with their interfaces.
+pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
+    let mut route = RouteSocket::open().map_err(io::Error::other)?;
+    let links = route.links().map_err(io::Error::other)?;
+    let addresses = route.addresses().map_err(io::Error::other)?;
+    let usable_interfaces = addresses.into_iter().filter_map(|address| {
+        let link = links.iter().find(|link| link.index == address.link_index)?;
+        let ip = address.local.address();
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let is_usable = link.is_up() && !link_local;
+        is_usable.then(|| LocalInterface { name: link.name.clone(), address: ip })
+    });
+    Ok(usable_interfaces.collect())
+}
+
+/// Returns the source address that routing chooses for `target`; sends nothing.
+fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
+    let unspecified: SocketAddr = match target {
+        IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        IpAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(unspecified)?;
+    socket.connect((target, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// Returns the path name of an interface: its name in the syntax of scenarios.
+pub fn path_name(interface: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = interface.chars().take(MAX_PATH_NAME_CHARS).map(letter).collect();
+    let name = name.trim_start_matches('-');
+    if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
+}
+
+/// Path names by interface address; unknown addresses cause a new lookup.
+#[derive(Debug, Default)]
+pub(super) struct PathNames {
+    names: BTreeMap<IpAddr, String>,
+}
+
+impl PathNames {
+    pub(super) fn lookup(&mut self, address: IpAddr) -> Option<String> {
+        if !self.names.contains_key(&address) {
+            let local_interfaces = interfaces().unwrap_or_default();
+            let named = local_interfaces
+                .into_iter()
+                .map(|interface| (interface.address, path_name(&interface.name)));
+            self.names.extend(named);
+        }
+        self.names.get(&address).cloned()
+    }
+}
+
+/// State of this host before the traffic.
+#[derive(Debug)]
+pub(super) struct HostBaseline {
+    counters: MibCounters,
+    cpu_time: std::time::Duration,
+    load_average: String,
+}
+
+impl HostBaseline {
+    pub(super) fn read() -> Self {
+        let counters = MibCounters::read().unwrap_or_else(|_| MibCounters::parse(""));
+        Self {
+            counters,
+            cpu_time: towpath_os::sys::process_cpu_time(),
+            load_average: read_proc("loadavg"),
+        }
+    }
+
+    /// Returns the counters of the whole host that have increased since the baseline.
+    pub(super) fn changes(&self) -> Vec<Counter> {
+        let Ok(counters) = MibCounters::read() else { return Vec::new() };
+        let changed = counters.iter().filter_map(|(name, after)| {
+            let before = self.counters.get(name).unwrap_or(0);
+            let host = String::new();
+            (after > before).then(|| Counter { host, name: name.to_owned(), before, after })
+        });
+        changed.collect()
+    }
+
+    /// Returns host information, including the process's CPU time since the baseline.
+    pub(super) fn host(&self) -> HostInfo {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut conditions = BTreeMap::from([
+            ("processors".to_owned(), processors.to_string()),
+            ("load before".to_owned(), self.load_average.clone()),
+            ("load after".to_owned(), read_proc("loadavg")),
+        ]);
+        for name in [
+            "ipv4.tcp_rmem",
+            "ipv4.tcp_wmem",
+            "ipv4.tcp_congestion_control",
+            "mptcp.enabled",
+            "mptcp.scheduler",
+        ] {
+            let value = read_proc(&format!("sys/net/{}", name.replace('.', "/")));
+            conditions.insert(format!("net.{name}"), value);
+        }
+        let cpu = towpath_os::sys::process_cpu_time().saturating_sub(self.cpu_time);
+        HostInfo {
+            towpath: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: read_proc("sys/kernel/osrelease"),
+            conditions,
+            warnings: Vec::new(),
+            cpu_s: cpu.as_secs_f64(),
+        }
+    }
+}
+
+fn read_proc(name: &str) -> String {
+    match fs::read_to_string(format!("/proc/{name}")) {
+        Ok(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
+        Err(_) => "not available".to_owned(),
+    }
+}
+
+/// Returns the default TCP congestion control of the system.
+pub fn system_congestion_control() -> String {
+    read_proc("sys/net/ipv4/tcp_congestion_control")
+}
