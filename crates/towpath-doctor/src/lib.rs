@@ -11,8 +11,6 @@
 //! Nothing changes on the host unless `fix` is requested, and no program is run. Reports of the
 //! other host are shown, but never lead to a fix: `local_findings` has the findings without them.
 
-#![expect(clippy::disallowed_methods, reason = "this crate reads the real clock")]
-
 mod attempt;
 mod connection_watch;
 mod echo;

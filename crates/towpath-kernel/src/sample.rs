@@ -236,6 +236,7 @@ impl MptcpInfo {
 
 /// Sample of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a sample is on the stack for one period")]
 pub enum ConnectionSample {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),

@@ -364,6 +364,11 @@ impl NetlinkAck {
     }
 }
 
+/// Returns the 32-bit number in the machine's byte order at `offset`; 0 if `bytes` is too short.
+pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
@@ -503,8 +508,4 @@ pub(crate) mod tests {
             }
         }
     }
-}
-/// Returns the 32-bit number in the machine's byte order at `offset`; 0 if `bytes` is too short.
-pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
 }

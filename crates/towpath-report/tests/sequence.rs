@@ -141,8 +141,8 @@ fn a_picture_has_every_packet_at_its_time_and_a_description() {
 fn a_report_draws_it_and_a_table_has_its_numbers() {
     let run = lossy_trace().run("lossy", 5);
     let page = html(std::slice::from_ref(&run));
-    for text in ["Sequence numbers over time", ">R</text>", ">D</text>", ">Z</text>", ">FIN</text>"]
-    {
+    let marks = [">R</text>", ">D</text>", ">Z</text>", ">FIN</text>"];
+    for text in ["Sequence numbers over time", "reinjected", "lossy"].into_iter().chain(marks) {
         assert!(page.contains(text), "{text}");
     }
     assert!(page.contains("<p class=\"facts\">capture · "), "it is no run between two hosts");

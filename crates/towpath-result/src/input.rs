@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
+#[cfg(unix)]
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,24 +56,41 @@ impl From<InputError> for io::Error {
 /// Opens a regular file for reading.
 ///
 /// Symbolic links are followed. Devices are never opened, since opening alone can have an effect.
-/// If the file becomes a FIFO after the check, `O_NONBLOCK` prevents the open from blocking.
+/// If the file becomes a FIFO after the check, `O_NONBLOCK` prevents the open from blocking (on Unix).
 pub fn open(path: &Path) -> io::Result<File> {
     check_regular(fs::metadata(path)?.file_type())?;
     let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    options.read(true);
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
     check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
 fn check_regular(kind: FileType) -> io::Result<()> {
-    let kind = match kind {
-        kind if kind.is_file() => return Ok(()),
-        kind if kind.is_dir() => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
+    if kind.is_file() {
+        return Ok(());
+    }
+    #[cfg(unix)]
+    if kind.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    Err(InputError::Kind(kind_name(kind)).into())
+}
+
+#[cfg(unix)]
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
         kind if kind.is_fifo() => "FIFO",
         kind if kind.is_socket() => "socket",
         _ => "device",
-    };
-    Err(InputError::Kind(kind).into())
+    }
+}
+
+#[cfg(not(unix))]
+fn kind_name(kind: FileType) -> &'static str {
+    if kind.is_dir() { "directory" } else { "device" }
 }
 
 /// Remaining number of bytes that may be read.
@@ -177,6 +195,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn only_regular_files_are_opened() {
         let open_error = |path: &str| open(Path::new(path)).unwrap_err().to_string();
         assert!(open_error("/dev/zero").contains("device"));
@@ -185,6 +204,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn a_symlink_counts_as_its_target() {
         let link = std::env::temp_dir().join(format!("towpath-input-{}", std::process::id()));
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();

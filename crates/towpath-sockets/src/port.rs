@@ -216,6 +216,12 @@ pub struct BufferPool {
     free: Vec<Vec<u8>>,
 }
 
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl BufferPool {
     /// Creates a pool with one buffer of the maximum size.
     pub fn new() -> Self {

@@ -45,6 +45,7 @@ impl RunClock {
     }
 
     /// Sets the traffic budget.
+    #[must_use]
     pub fn with_budget(self, traffic_budget: Arc<TrafficBudget>) -> Self {
         Self { budget: Some(traffic_budget), ..self }
     }

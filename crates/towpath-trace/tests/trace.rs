@@ -499,8 +499,6 @@ fn a_trace_is_a_result_that_can_be_stored_and_read() {
     let reread = towpath_result::store::read_run(text.as_bytes()).unwrap();
     assert_eq!(reread.records, run.records);
     assert_eq!(reread.skipped, 0);
-    let page = towpath_report::html(&[run]);
-    assert!(page.contains("reinjected") && page.contains("two.pcap"));
 }
 
 #[test]

@@ -257,3 +257,18 @@ pub(crate) fn introduction(situation: &FailureCase) -> String {
          try    towpath doctor --connect {target}"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_doctor_knows_every_cause_of_a_random_case() {
+        for number in 0..400 {
+            let random = failures::random_case(&format!("random-1-{number}")).unwrap();
+            for id in random.truth.causes {
+                assert!(Cause::ALL.iter().any(|cause| cause.id() == id), "{number}: {id}");
+            }
+        }
+    }
+}

@@ -64,7 +64,8 @@ impl TestScope {
 const REPEAT_VARIABLE: &str = "TOWPATH_REPEAT";
 
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
-const KERNEL_CRATES: [&str; 2] = ["towpath", "towpath-linux"];
+const KERNEL_CRATES: [&str; 5] =
+    ["towpath", "towpath-netlink", "towpath-host", "towpath-emu", "towpath-live"];
 
 /// Other slow integration tests: hours of virtual time, twenty seeds of QUIC.
 const SLOW_TESTS: [&str; 2] = ["fairness", "quic"];
@@ -125,7 +126,7 @@ fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<R
     }
     let tests = ParallelTests::of(root)?;
     let mut retried = Vec::new();
-    steps.run("tests: pure ones, towpath-linux and end_to_end at the same time", |out| {
+    steps.run("tests: pure ones, those of the kernel and end_to_end at the same time", |out| {
         let runner = TargetRunner { root, environment: &environment };
         tests.run(&runner, scope, &mut retried, out)
     })?;
@@ -135,11 +136,11 @@ fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<R
 /// Lanes of tests that run concurrently.
 ///
 /// Pure tests occupy the processors; the others mostly wait for real time. The lanes are pure
-/// tests, the kernel tests of `towpath-linux`, and the tests of the whole command.
+/// tests, the tests that need a kernel, and the tests of the whole command.
 struct ParallelTests {
     /// Integration tests that depend on nothing but their input: a failure is never retried.
     pure: Vec<String>,
-    /// Integration tests of `towpath-linux`, one target after the other.
+    /// Integration tests that need a kernel, one target after the other.
     kernel: Vec<String>,
     /// Target folder of cargo.
     folder: PathBuf,

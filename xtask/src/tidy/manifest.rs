@@ -6,52 +6,9 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use super::LintFinding;
+use super::crates::{self, CrateRule, Platform, SYSTEM_PACKAGES};
 use crate::repository::Repository;
 use crate::{Result, cargo};
-
-/// Dependencies that each crate may have on our crates, in tests also. No crate uses the command.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("towpath-net", &[]),
-    ("towpath-multipath", &["towpath-net"]),
-    ("towpath-mptcp", &["towpath-net", "towpath-multipath"]),
-    ("towpath-script", &["towpath-net", "towpath-mptcp"]),
-    ("towpath-quic", &["towpath-net", "towpath-multipath"]),
-    ("towpath-measure", &["towpath-net"]),
-    (
-        "towpath-sim",
-        &["towpath-net", "towpath-multipath", "towpath-mptcp", "towpath-quic", "towpath-measure"],
-    ),
-    (
-        "towpath-linux",
-        &[
-            "towpath-net",
-            "towpath-multipath",
-            "towpath-mptcp",
-            "towpath-quic",
-            "towpath-measure",
-            "towpath-script",
-        ],
-    ),
-    ("towpath-report", &["towpath-net", "towpath-measure", "towpath-mptcp"]),
-    ("towpath-study", &["towpath-net", "towpath-measure", "towpath-report"]),
-    ("towpath-collect", &["towpath-measure", "towpath-report"]),
-    (
-        "towpath",
-        &[
-            "towpath-net",
-            "towpath-multipath",
-            "towpath-mptcp",
-            "towpath-quic",
-            "towpath-measure",
-            "towpath-sim",
-            "towpath-linux",
-            "towpath-report",
-            "towpath-study",
-            "towpath-collect",
-        ],
-    ),
-    ("xtask", &[]),
-];
 
 /// Returns cargo's metadata of the workspace; works offline.
 pub(crate) fn metadata(root: &Path) -> Result<Value> {
@@ -95,21 +52,56 @@ fn check_crate(package: &Value, root: &str, repository: &Repository) -> Vec<Lint
 }
 
 fn dependencies(package: &Value, name: &str, path: &str, manifest: &str) -> Vec<LintFinding> {
-    let Some((_, allowed)) = MAY_USE.iter().find(|(user, _)| *user == name) else {
+    let Some(rule) = crates::rule(name) else {
         let text =
-            format!("crate `{name}` is new, expected a row in `MAY_USE` of `cargo xtask tidy`");
+            format!("crate `{name}` is new, expected a row in `CRATES` of `cargo xtask tidy`");
         return vec![LintFinding::error(path, line_of(manifest, "name"), text)];
     };
-    list(package, "dependencies")
-        .map(|dependency| text(dependency, "name"))
-        .filter(|dependency_name| is_ours(dependency_name) && !allowed.contains(dependency_name))
-        .map(|dependency_name| {
-            let expected = match *allowed {
+    let mut findings = system_packages(package, rule, path, manifest);
+    let dependency_names = list(package, "dependencies").map(|dependency| text(dependency, "name"));
+    let forbidden =
+        dependency_names.filter(|used| is_ours(used) && !rule.may_use.contains(used)).map(|used| {
+            let expected = match rule.may_use {
                 [] => "none of our crates".to_owned(),
-                _ => format!("only {}", allowed.join(", ")),
+                _ => format!("only {}", rule.may_use.join(", ")),
             };
-            let text = format!("`{name}` uses `{dependency_name}`, expected {expected}");
-            LintFinding::error(path, line_of(manifest, dependency_name), text)
+            let text = format!(
+                "`{name}` uses `{used}`, expected {expected}: it must not know {}",
+                rule.must_not_know
+            );
+            LintFinding::error(path, line_of(manifest, used), text)
+        });
+    findings.extend(forbidden);
+    findings
+}
+
+/// Finds dependencies of a portable crate that exist on some systems only, but name no target.
+fn system_packages(
+    package: &Value,
+    rule: &CrateRule,
+    path: &str,
+    manifest: &str,
+) -> Vec<LintFinding> {
+    // The command still uses the Linux crates on every system.
+    if rule.platform == Platform::Linux || rule.name == "towpath" {
+        return Vec::new();
+    }
+    let is_system_package = |used: &str| {
+        let is_linux_crate =
+            crates::rule(used).is_some_and(|used| used.platform == Platform::Linux);
+        is_linux_crate || SYSTEM_PACKAGES.contains(&used)
+    };
+    list(package, "dependencies")
+        .filter(|dependency| {
+            text(dependency, "kind") != "dev" && text(dependency, "target").is_empty()
+        })
+        .map(|dependency| text(dependency, "name"))
+        .filter(|used| is_system_package(used))
+        .map(|used| {
+            let text = format!(
+                "`{used}` on every system, expected it in `[target.'cfg(…)'.dependencies]`"
+            );
+            LintFinding::error(path, line_of(manifest, used), text)
         })
         .collect()
 }
@@ -175,40 +167,28 @@ mod tests {
 
     #[test]
     fn dependencies_point_in_one_direction() {
-        let path = "crates/towpath-measure";
-        assert!(findings("towpath-measure", path, &["serde", "towpath-net"], GOOD).is_empty());
+        let path = "crates/towpath-scenario";
+        assert!(findings("towpath-scenario", path, &["serde", "towpath-net"], GOOD).is_empty());
         assert_eq!(
             findings("towpath-net", "crates/towpath-net", &["towpath"], GOOD),
             [
                 "crates/towpath-net/Cargo.toml:6: `towpath-net` uses `towpath`, expected none of our \
-              crates"
+              crates: it must not know protocols and clocks"
             ]
         );
         assert_eq!(
-            findings("towpath-measure", path, &["towpath-linux"], GOOD),
-            ["crates/towpath-measure/Cargo.toml:1: `towpath-measure` uses `towpath-linux`, \
-              expected only towpath-net"]
+            findings("towpath-scenario", path, &["towpath-result"], GOOD),
+            ["crates/towpath-scenario/Cargo.toml:1: `towpath-scenario` uses `towpath-result`, \
+              expected only towpath-net: it must not know results, sockets and protocol stacks"]
         );
     }
 
     #[test]
-    fn real_clock_crates_avoid_virtual_time_and_none_uses_the_cli() {
-        for (user, allowed) in MAY_USE {
-            assert!(*user != "towpath-linux" || !allowed.contains(&"towpath-sim"));
-            assert!(!allowed.contains(&"towpath") && !allowed.contains(&"xtask"), "{user}");
-        }
-    }
-
-    #[test]
-    fn the_table_of_dependencies_has_no_cycle() {
-        let mut remaining: Vec<_> = MAY_USE.to_vec();
-        while !remaining.is_empty() {
-            let remaining_users: Vec<_> = remaining.iter().map(|(user, _)| *user).collect();
-            let count_before = remaining.len();
-            remaining
-                .retain(|(_, allowed)| allowed.iter().any(|used| remaining_users.contains(used)));
-            assert!(remaining.len() < count_before, "a cycle in {remaining_users:?}");
-        }
+    fn portable_crates_name_the_target_of_system_packages() {
+        let texts = findings("towpath-result", "crates/towpath-result", &["libc"], GOOD);
+        let expected = "`libc` on every system, expected it in `[target.'cfg(…)'.dependencies]`";
+        assert_eq!(texts, [format!("crates/towpath-result/Cargo.toml:1: {expected}")]);
+        assert!(findings("towpath-emu", "crates/towpath-emu", &["libc"], GOOD).is_empty());
     }
 
     #[test]

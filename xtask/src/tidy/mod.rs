@@ -2,8 +2,9 @@
 //!
 //! Every rule is a pure function from texts to [`LintFinding`]s. `source` checks Rust files, `scan`
 //! separates their code from comments, and `markdown` checks documents. `manifest` checks the
-//! crates and their dependencies, `names` the names of files and modules.
+//! crates against the table in `crates`, and `names` the names of files and modules.
 
+mod crates;
 mod identifiers;
 mod manifest;
 mod markdown;

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 1_000;
 /// Maximum lines of a crate's documentation: an overview, not a manual.
 const MAX_CRATE_DOC_LINES: usize = 40;
 /// The only crate that may make system calls directly.
-const UNSAFE_CRATE: &str = "crates/towpath-linux/";
+const UNSAFE_CRATE: &str = "crates/towpath-os/";
 /// The only crate whose documentation has examples that `cargo xtask test` runs.
 const EXAMPLES_CRATE: &str = "crates/towpath-mptcp/";
 
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn unsafe_code_stays_in_its_crate() {
         let text = "fn f() { unsafe { g() } }\n";
-        let expected = "`unsafe` here, expected it in crates/towpath-linux/ only";
+        let expected = "`unsafe` here, expected it in crates/towpath-os/ only";
         assert_eq!(finding_texts(PATH, text), [format!("{PATH}:1: {expected}")]);
         assert!(finding_texts("crates/towpath-os/src/sys.rs", text).is_empty());
         assert!(finding_texts(PATH, "//! The only `unsafe`.\n#![deny(unsafe_code)]\n").is_empty());

@@ -1,6 +1,6 @@
 //! Speed and accuracy of the emulator: throughput, added delay, rate.
 //!
-//! `cargo bench -p towpath-linux --bench emulator [-- [FILTER…] [--quick] [--rounds N] [--seconds
+//! `cargo bench -p towpath-emu --bench emulator [-- [FILTER…] [--quick] [--rounds N] [--seconds
 //! S]]` runs every case whose name contains a filter. It runs them in rounds (first to last, then
 //! last to first, and so on), so that a busy moment does not affect one case alone. It prints
 //! Markdown tables: the median of the rounds, with minimum and maximum.

@@ -1,6 +1,6 @@
 //! Data per second of processor time over QUIC: ours compared with a plain loop of `quinn`.
 //!
-//! `cargo bench -p towpath-linux --bench quic [-- [--rounds N] [--seconds S]]` runs the cases in
+//! `cargo bench -p towpath-sockets --bench quic [-- [--rounds N] [--seconds S]]` runs the cases in
 //! rounds (first to last, then last to first), so that a busy moment does not affect one case
 //! alone. It prints a Markdown table: quartiles of the rounds.
 //!

@@ -1,6 +1,6 @@
 //! Throughput of our own stack with a kernel, compared with alternatives.
 //!
-//! `cargo bench -p towpath-linux --bench stack [-- [FILTER…] [--quick] [--rounds N] [--seconds S]]`
+//! `cargo bench -p towpath-sockets --bench stack [-- [FILTER…] [--quick] [--rounds N] [--seconds S]]`
 //! runs every case whose name contains a filter. It runs them in rounds (first to last, then last
 //! to first), so that a busy moment does not affect one case alone. It prints a Markdown table: the
 //! median of the rounds, with minimum and maximum.
