@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::sys;
+#[cfg(target_os = "linux")]
+use crate::sys::{monotonic, real_time};
 
 /// A monotonic clock. Copies share their origin.
 #[derive(Debug, Clone, Copy)]
@@ -15,12 +16,12 @@ pub struct Clock {
 impl Clock {
     /// Starts a clock at the current time.
     pub fn start() -> Self {
-        Self { origin: sys::monotonic() }
+        Self { origin: monotonic() }
     }
 
     /// Returns the time since the clock's origin.
     pub fn now(self) -> Instant {
-        let span = sys::monotonic().saturating_sub(self.origin);
+        let span = monotonic().saturating_sub(self.origin);
         Instant::from_nanos(span.as_nanos() as u64)
     }
 
@@ -28,7 +29,7 @@ impl Clock {
     ///
     /// Accurate as far as the two clocks have run equally since.
     pub fn at_unix_time(self, unix_ns: u64) -> Instant {
-        let age = sys::real_time().saturating_sub(Duration::from_nanos(unix_ns));
+        let age = real_time().saturating_sub(Duration::from_nanos(unix_ns));
         let now = self.now();
         Instant::from_nanos(now.saturating_since(Instant::ZERO + age).as_nanos() as u64)
     }
@@ -36,7 +37,7 @@ impl Clock {
     /// Returns this clock's origin in nanoseconds since 1970, as far as both clocks run equally.
     pub fn epoch_ns(self) -> u64 {
         let span = self.now().saturating_since(Instant::ZERO);
-        sys::real_time().saturating_sub(span).as_nanos() as u64
+        real_time().saturating_sub(span).as_nanos() as u64
     }
 
     /// Blocks the calling thread until `deadline`.
@@ -48,6 +49,19 @@ impl Clock {
     }
 }
 
+/// Returns the time since the first call in this process.
+#[cfg(not(target_os = "linux"))]
+fn monotonic() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// Returns the time since 1970.
+#[cfg(not(target_os = "linux"))]
+fn real_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,7 +70,7 @@ mod tests {
     fn a_time_since_1970_is_found_on_this_clock_and_never_lies_ahead() {
         let clock = Clock::start();
         let before = clock.now();
-        let unix_ns = sys::real_time().as_nanos() as u64;
+        let unix_ns = real_time().as_nanos() as u64;
         // The clocks are read one after the other, and either may be adjusted meanwhile.
         let slack = Duration::from_millis(1);
         assert!(clock.at_unix_time(unix_ns) + slack >= before);

@@ -7,21 +7,36 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+#[cfg(target_os = "linux")]
 use crate::sys;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+#[cfg(target_os = "linux")]
 extern "C" fn record_interrupt(_signal: libc::c_int) {
     if INTERRUPTED.swap(true, Ordering::Relaxed) {
         sys::exit_now(130);
     }
 }
 
+#[cfg(target_os = "linux")]
 extern "C" fn ignore_signal(_signal: libc::c_int) {}
 
 /// Catches interrupts from now on; a second one ends the process at once.
+#[cfg(target_os = "linux")]
 pub fn catch() {
     sys::on_interrupt(record_interrupt);
+}
+
+/// Catches interrupts from now on; a second one ends the process at once.
+#[cfg(not(target_os = "linux"))]
+pub fn catch() {
+    // Fails if interrupts are caught already.
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    });
 }
 
 /// Treats the end of standard input as an interrupt from now on.
@@ -35,6 +50,7 @@ pub fn catch_end_of_input() -> io::Result<()> {
 }
 
 /// Ignores interrupts in this process from now on; its children still receive them.
+#[cfg(target_os = "linux")]
 pub fn ignore() {
     sys::on_interrupt(ignore_signal);
 }

@@ -4,6 +4,7 @@
 //! separates their code from comments, and `markdown` checks documents. `manifest` checks the
 //! crates against the table in `crates`, and `names` the names of files and modules.
 
+mod circles;
 mod crates;
 mod identifiers;
 mod manifest;
@@ -63,6 +64,7 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
         .filter(|path| path.rsplit_once('.').is_some_and(|(_, extension)| extension == "rs"));
     let sources = sources.filter_map(|path| Some((path, repository.text(path)?)));
     findings.extend(identifiers::repeated_types(sources));
+    findings.extend(circles::check(repository));
     findings.extend(specs::check(repository));
     findings
 }

@@ -3,7 +3,8 @@
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::{HostSettings, SettingError};
-use towpath_scenario::{Family, Scenario, StackKind, Transport};
+use towpath_scenario::flow_plan::request_directions;
+use towpath_scenario::{Family, Flow, Scenario, StackKind, Transport};
 
 use crate::network::address::address;
 use crate::network::end_of;
@@ -94,6 +95,19 @@ pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> 
     reasons.into_iter().flatten().map(text).collect()
 }
 
+/// Returns the configuration of a flow's connection on one of its hosts.
+pub(crate) fn flow_connection(
+    scenario: &Scenario,
+    flow: &Flow,
+    host: usize,
+    transport: Transport,
+) -> Result<connection::ConnectionConfig, SettingError> {
+    let mut config = connection(scenario, host, transport)?;
+    // A message does not wait for the next one (`TCP_NODELAY`).
+    config.subflow.nagle &= request_directions(&flow.pattern).is_empty();
+    Ok(config)
+}
+
 /// Returns the configuration of the host's connections.
 pub(crate) fn connection(
     scenario: &Scenario,
@@ -115,6 +129,22 @@ mod tests {
     use towpath_scenario::no_files;
 
     use super::*;
+
+    #[test]
+    fn flows_of_messages_send_without_nagle() {
+        let nagle_of = |pattern: &str| {
+            let text = format!(
+                "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\n[hosts.b]\n[paths.p]\n\
+                 between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n[[flows]]\n\
+                 from = \"a\"\nto = \"b\"\npattern = \"{pattern}\"\n"
+            );
+            let scenario = Scenario::parse("t.toml", &text, &no_files).unwrap();
+            let config = flow_connection(&scenario, &scenario.flows[0], 0, Transport::Mptcp);
+            config.unwrap().subflow.nagle
+        };
+        assert!(nagle_of("iperf"));
+        assert!(!nagle_of("ping") && !nagle_of("web"));
+    }
 
     #[test]
     fn settings_for_the_simulated_world_only_are_named() {

@@ -54,7 +54,8 @@ fn config(
     host: usize,
 ) -> io::Result<connection::ConnectionConfig> {
     let transport = flow.transport_in(context.transport);
-    plan::connection(&context.network.scenario, host, transport).map_err(io::Error::other)
+    plan::flow_connection(&context.network.scenario, flow, host, transport)
+        .map_err(io::Error::other)
 }
 
 impl StackFlowListener {

@@ -1,6 +1,9 @@
-use std::io::ErrorKind;
-use std::os::unix::fs::{lchown, symlink};
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+use std::path::{Path, PathBuf};
 
+use super::dir::effective_uid;
 use super::*;
 
 /// Temporary folder, removed at the end of the test.

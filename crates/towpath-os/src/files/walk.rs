@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use super::{UnsafePath, effective_uid};
+use super::UnsafePath;
+use super::dir::effective_uid;
 use crate::sys;
 use crate::sys::at;
 

@@ -89,7 +89,7 @@ impl StackDriverContext<'_> {
         self.handlers.listeners.insert(listener, Box::new(accept));
     }
 
-    /// Returns the decisions of a connection so far; empty without any.
+    /// Returns the decisions of a connection so far, also after it has closed; empty without any.
     pub(crate) fn decisions(&mut self, connection: ConnectionId) -> &mut DecisionTrace {
         self.handlers.decisions.entry(connection).or_default()
     }
@@ -267,9 +267,10 @@ impl Handlers {
                 }
             }
             StackEvent::Closed { connection, error } => {
-                self.decisions.remove(connection);
-                if let Some(mut handler) = self.connections.remove(connection) {
-                    handler.closed(now, stack, *connection, *error);
+                match self.connections.remove(connection) {
+                    // The decisions stay for the last sample, like the connection's status.
+                    Some(mut handler) => handler.closed(now, stack, *connection, *error),
+                    None => drop(self.decisions.remove(connection)),
                 }
             }
             StackEvent::Notice { connection, notice } => {

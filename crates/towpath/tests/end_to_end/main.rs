@@ -44,3 +44,4 @@ mod sweep;
 mod timeline;
 mod trace;
 mod unprivileged;
+mod worlds_agree;
