@@ -30,6 +30,7 @@ pub fn catch() {
 
 /// Catches interrupts from now on; a second one ends the process at once.
 #[cfg(not(target_os = "linux"))]
+#[expect(clippy::exit, reason = "a second interrupt ends the process")]
 pub fn catch() {
     // Fails if interrupts are caught already.
     let _ = ctrlc::set_handler(|| {

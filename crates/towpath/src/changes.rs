@@ -9,7 +9,7 @@ use towpath_scenario::change;
 use towpath_scenario::change::ChangeError;
 use towpath_scenario::units::duration_text;
 
-use crate::measure::amounts;
+use crate::amounts;
 
 /// Changes of a scenario; they become part of its text, so that results hold what was run.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]

@@ -4,18 +4,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
 use towpath_os::interrupt;
 use towpath_report::Comparison;
 use towpath_result::store::StoredRun;
 use towpath_result::{OrderKind, Warning};
 use towpath_scenario::{Scenario, Transport, World};
 
-use crate::arguments::{BackendChoice, CaptureArguments, CompareArguments, RunArguments};
 use crate::error::CliError;
 use crate::fallback;
 use crate::files::{self, read_all, results_in};
 use crate::load::{is_scenario, load_changed};
-use crate::run::{CompletedRuns, measure};
+use crate::options::{BackendChoice, CaptureArguments, RunOptions, order, transport};
+use crate::run::{CompletedRuns, RunArguments, measure};
 use crate::stacks;
 use crate::ui::Ui;
 
@@ -27,6 +28,42 @@ const DETERMINISTIC_REPEAT: u32 = 2;
 const COLUMNS: usize = 100;
 /// File name of the page, in the folder of the results.
 const PAGE_FILE: &str = "comparison.html";
+
+/// Compare transports: run a scenario many times over each, or take stored results
+///
+/// Prints medians with quartiles and 95 % confidence intervals, then how many times as large each
+/// figure of one transport is as another's, and makes a page of it.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArguments {
+    /// A scenario (file or name), or results: files (`*.jsonl.zst`, `*.jsonl`) or folders of them
+    #[arg(required = true, value_name = "SCENARIO|RESULT")]
+    pub(crate) inputs: Vec<String>,
+    /// Transports [default: all that the world has]
+    #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    pub(crate) transport: Vec<Transport>,
+    #[command(flatten)]
+    pub(crate) how: RunOptions,
+    /// Repetitions of each transport [default: 10]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: Option<u32>,
+    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
+    /// random]; simulated runs have none
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    pub(crate) order: Option<OrderKind>,
+    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results,
+    /// where the first one is]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Interface between the emulator and the kernel [default: auto]
+    #[arg(long, value_enum)]
+    pub(crate) backend: Option<BackendChoice>,
+    /// Print the comparison as JSON, in place of the tables
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+    /// No interval lines while it runs
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
 
 pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.inputs.as_slice() {

@@ -59,7 +59,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         return self_check(arguments.json, ui);
     }
     let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
-    let secret = arguments.secret_file.as_deref().map(crate::server::read_secret).transpose()?;
+    let secret =
+        arguments.secret_file.as_deref().map(crate::live_hosts::read_secret).transpose()?;
     let programs = match arguments.pid {
         Some(id) => ProcessScope::Process(id),
         None if arguments.all => ProcessScope::All,

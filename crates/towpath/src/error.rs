@@ -5,13 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use towpath_emu::lab::LabError;
-use towpath_emu::run::RunError;
-use towpath_host::exec::ExecError;
-use towpath_host::setup::SetupError;
-use towpath_live::LiveError;
 use towpath_os::files::UnsafePath;
-use towpath_os::sandbox::SandboxError;
 use towpath_result::store::StoreError;
 use towpath_scenario::ScenarioErrors;
 use towpath_study::reproduction::ReproductionError;
@@ -40,18 +34,9 @@ pub(crate) enum CliError {
     NoResult { path: PathBuf },
     #[error("{what}")]
     Unavailable { what: String, hint: String },
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    #[error(transparent)]
-    Exec(#[from] ExecError),
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    #[error(transparent)]
-    Setup(#[from] SetupError),
+    /// Error of a crate that does the work of a verb, with its hint.
+    #[error("{source}")]
+    Failed { source: Box<dyn Error + Send + Sync>, hint: Option<String> },
     #[error(transparent)]
     Sweep(SweepError),
     #[error(transparent)]
@@ -73,6 +58,11 @@ impl CliError {
         Self::Write { path: path.to_owned(), source, hint }
     }
 
+    /// Returns the error for the failed work of a verb.
+    pub(crate) fn failed(source: impl Error + Send + Sync + 'static, hint: Option<String>) -> Self {
+        Self::Failed { source: Box::new(source), hint }
+    }
+
     /// Returns a hint at the solution, if one is known.
     pub(crate) fn hint(&self) -> Option<String> {
         file_folder_hint(self).map(str::to_owned).or_else(|| self.variant_hint())
@@ -83,22 +73,11 @@ impl CliError {
             Self::UnknownScenario { hint, .. }
             | Self::Unavailable { hint, .. }
             | Self::ChangedScenario { hint, .. } => Some(hint.clone()),
-            Self::Write { hint, .. } => hint.clone(),
-            Self::Sandbox(error) => error.hint(),
-            Self::Live(error) => error.hint(),
+            Self::Write { hint, .. } | Self::Failed { hint, .. } => hint.clone(),
             Self::Sweep(error) => error.hint(),
             Self::NoResult { .. } => {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
-            Self::Run(RunError::Capture(error))
-            | Self::Lab(LabError::Run(RunError::Capture(error))) => {
-                let path_hint = UnsafePath::of(&error.source).map(UnsafePath::hint);
-                Some(path_hint.unwrap_or("name a folder that you may write to").to_owned())
-            }
-            Self::Run(_) => None,
-            Self::Lab(error) => error.hint(),
-            Self::Exec(error) => error.hint(),
-            Self::Setup(error) => error.hint(),
             Self::Capture { .. } => Some(
                 "captures are files as tcpdump, Wireshark or `towpath run --pcap` write them"
                     .to_owned(),

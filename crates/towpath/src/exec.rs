@@ -2,22 +2,55 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use towpath_host::exec;
 use towpath_host::exec::{Launch, OutcomeCounts, SocketSummary};
 use towpath_os::files::OutputFile;
 
-use crate::arguments::{ExecArguments, ExecMethod};
 use crate::error::CliError;
-use crate::inner::passed_on;
+use crate::process::passed_on;
 use crate::ui::Ui;
 
 /// First argument of the supervisor's process, which is this program again.
 pub(crate) const SUPERVISE: &str = "__supervise";
 const JSON: &str = "json";
 const TEXT: &str = "text";
+
+/// Run any program over Multipath TCP
+///
+/// Every TCP socket that the program opens becomes a Multipath TCP socket, and plain TCP where the
+/// kernel or the peer has none. Works for static binaries and servers, needs no root, and ends with
+/// the program's own exit code.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArguments {
+    /// Method that changes the sockets
+    #[arg(long, value_enum, default_value_t = ExecMethod::Seccomp)]
+    pub(crate) method: ExecMethod,
+    /// Record what every subflow does, for `towpath report FILE`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// No line at the end
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Say at the end what became of the sockets as one line of JSON
+    #[arg(short = 'J', long, conflicts_with = "quiet")]
+    pub(crate) json: bool,
+    /// Program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExecMethod {
+    /// The kernel asks before it opens a TCP socket (seccomp user notification, Linux 5.14)
+    Seccomp,
+    /// Go's own switch, GODEBUG=multipathtcp=1; nothing stays beside the program
+    Godebug,
+}
 
 pub(crate) fn exec(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.method {
@@ -175,6 +208,13 @@ fn summary_json(tally: &SocketSummary) -> String {
         "fallback_counters": fallbacks.collect::<Vec<_>>(),
     })
     .to_string()
+}
+
+impl From<exec::ExecError> for CliError {
+    fn from(error: exec::ExecError) -> Self {
+        let hint = error.hint();
+        Self::failed(error, hint)
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The default world of a run: emulated where this machine can, else simulated.
 
-use towpath_host::preflight::Missing;
 use towpath_result::SIMULATED_BECAUSE;
 use towpath_scenario::{Scenario, StackKind, Transport, World};
 
-use crate::arguments::{BackendChoice, RunOptions};
+use crate::emulated;
+use crate::emulated::Obstacle;
 use crate::error::CliError;
-use crate::inner;
+use crate::options::{BackendChoice, RunOptions};
 use crate::sim;
 use crate::ui::{Ui, wrap};
 
@@ -34,21 +34,20 @@ pub(crate) fn choose_worlds(
     }
     let has_kernel_stack = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
     let needs_mptcp = has_kernel_stack && transports.contains(&Transport::Mptcp);
-    let emulation = inner::preflight();
     // If emulation was requested, a kernel without Multipath TCP is no obstacle: the run shows the
     // fallback to TCP.
-    let Some(missing) = emulation.missing(needs_mptcp && !is_requested) else { return Ok(how) };
+    let obstacle = emulated::obstacle(needs_mptcp && !is_requested);
+    let Some(Obstacle { reason, remedy }) = obstacle else { return Ok(how) };
     if is_requested || sim::check(scenario, transports, &how.stack).is_err() {
-        return Err(emulation_error(missing));
+        return Err(emulation_error(Obstacle { reason, remedy }));
     }
     how.world.retain(|world| *world != World::Emu);
     if !how.world.contains(&World::Sim) {
         how.world.push(World::Sim);
     }
-    let Missing { reason, .. } = missing;
     let text = format!("{reason}: simulating instead; --world emu shows how to allow them");
     ui.progress(&wrap("note: ", &text));
-    how.fallback = Some(reason.clone());
+    how.fallback = Some(reason);
     Ok(how)
 }
 
@@ -59,12 +58,12 @@ pub(crate) fn record_fallback(how: &RunOptions, scenario: &mut Scenario) {
 }
 
 /// Returns an error if this machine cannot create an emulated network.
+#[cfg(target_os = "linux")]
 pub(crate) fn require_emulation() -> Result<(), CliError> {
-    inner::preflight().missing(false).map_or(Ok(()), |missing| Err(emulation_error(missing)))
+    emulated::obstacle(false).map_or(Ok(()), |obstacle| Err(emulation_error(obstacle)))
 }
 
-fn emulation_error(missing: &Missing) -> CliError {
-    let Missing { reason, remedy } = missing.clone();
+fn emulation_error(Obstacle { reason, remedy }: Obstacle) -> CliError {
     let hint = remedy.unwrap_or_else(|| "`towpath doctor --self` shows what works here".to_owned());
     CliError::Unavailable { what: reason, hint }
 }

@@ -6,11 +6,10 @@ mod zstd;
 
 use std::fs::{self, File};
 use std::io::{BufReader, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use towpath_os::files::{Dir, OutputFile, ReadAccess};
+use towpath_os::files::{Dir, OutputFile, ReadAccess, user_id};
 use towpath_result::input;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_result::store::StoredRun;
@@ -48,8 +47,7 @@ impl ResultFolder {
         let default_folder = Path::new("towpath-results").join(scenario);
         let folder = Dir::make(&default_folder).and_then(|folder| folder.numbered());
         let folder = folder.or_else(|_| {
-            let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-            let temp_folder = std::env::temp_dir().join(format!("towpath-results-{user}"));
+            let temp_folder = std::env::temp_dir().join(format!("towpath-results-{}", user_id()));
             Dir::private(&temp_folder, ReadAccess::OwnerOnly)
                 .and_then(|_| Dir::make(&temp_folder.join(scenario))?.numbered())
                 .map_err(|source| CliError::unwritable(&temp_folder, source, Some(OUT_HINT)))

@@ -5,11 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::arguments::Arguments;
 use crate::error::CliError;
 use crate::files;
 use crate::ui::Ui;
@@ -42,6 +41,7 @@ pub(crate) struct ManArguments {
 
 pub(crate) fn completions(
     arguments: &CompletionsArguments,
+    mut command: Command,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let shell = match arguments.shell {
@@ -50,14 +50,18 @@ pub(crate) fn completions(
         ShellChoice::Fish => Shell::Fish,
     };
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "towpath", &mut text);
+    clap_complete::generate(shell, &mut command, "towpath", &mut text);
     ui.out.write_all(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(arguments: &ManArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+pub(crate) fn man(
+    arguments: &ManArguments,
+    command: Command,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
     let folder = files::folder(&arguments.out)?;
-    let mut root_command = Arguments::command().disable_help_subcommand(true);
+    let mut root_command = command.disable_help_subcommand(true);
     root_command.build();
     let mut pages = Vec::new();
     render_pages(&root_command, "towpath", &mut pages)?;

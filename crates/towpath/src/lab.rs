@@ -1,28 +1,24 @@
-//! `towpath lab`, `towpath on` and `towpath lab failure`: programs in an emulated network.
+//! `towpath lab` and `towpath on`: programs in an emulated network.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, IsTerminal, Write as _};
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use serde_json::{Value, json};
-use towpath_doctor::Cause;
-use towpath_emu::failures;
-use towpath_emu::failures::{FailureCase, GroundTruth};
+use clap::{Args, Subcommand};
 use towpath_emu::lab::Roles;
-use towpath_os::{interrupt, sandbox};
 use towpath_report::{table, warnings};
 use towpath_result::FlowSummary;
 use towpath_scenario::{Scenario, Transport};
 
-use crate::arguments::{BackendChoice, FailureArguments, LabAction, LabArguments, OnArguments};
-use crate::changes::ScenarioChanges;
 use crate::error::CliError;
+use crate::failure;
+use crate::failure::FailureArguments;
 use crate::fallback;
 use crate::files::{self, ResultFolder};
-use crate::inner::{CaptureSpec, InnerJob, InnerTask, passed_on};
 use crate::load::load;
+use crate::options::{BackendChoice, CaptureArguments, CaptureSpec};
+use crate::process::{InnerJob, LabTask, passed_on, run_attached, texts};
 use crate::report::store_report;
 use crate::ui::Ui;
 
@@ -31,9 +27,69 @@ const RESULT_NAME: &str = "lab-1";
 /// Width of the table in columns.
 const COLUMNS: usize = 100;
 
+/// Run any programs in a scenario's network
+///
+/// Programs start in the order of the command line, each when the one before listens, or has opened
+/// another socket. With the last one the scenario's timeline starts; when it ends, the others are
+/// ended and its exit code is passed on. Without a program, a shell is opened in a network that
+/// stays as it is. `client` and `server` are the hosts of the first flow where none is called so.
+/// Addresses are in variables such as `TOWPATH_SERVER`, and `TOWPATH_SERVER_WIFI` for one path.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    subcommand_negates_reqs = true,
+    override_usage = "towpath lab [OPTIONS] <SCENARIO> --on <HOST> <COMMAND> --on <HOST> <COMMAND>...\n       \
+                      towpath lab [OPTIONS] <SCENARIO> [-- <COMMAND>...]\n       \
+                      towpath lab failure [NAME] [-- <COMMAND>...]"
+)]
+pub(crate) struct LabArguments {
+    #[command(subcommand)]
+    pub(crate) action: Option<LabAction>,
+    /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
+    #[arg(required = true)]
+    pub(crate) scenario: Option<String>,
+    /// Run a command for `sh -c` on a host; again for the next one. What they move is measured
+    #[arg(long, num_args = 2, value_names = ["HOST", "COMMAND"], action = clap::ArgAction::Append)]
+    pub(crate) on: Vec<OsString>,
+    /// Host in which the program behind `--`, or the shell, runs [default: the first one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// Measure what the programs move: folder for result and report [default with --on:
+    /// towpath-results/SCENARIO/NUMBER; else none]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) capture: CaptureArguments,
+    /// No table at the end
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Interface between the emulator and the kernel
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// Program and its arguments, after those of `--on`; without any of them your shell
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a command on another host of the lab that this shell is in
+#[derive(Debug, Args)]
+pub(crate) struct OnArguments {
+    /// Host, as `towpath lab` has named it
+    pub(crate) host: String,
+    /// Program and its arguments; your shell when left out
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabAction {
+    Failure(FailureArguments),
+}
+
 pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if let Some(LabAction::Failure(arguments)) = &arguments.action {
-        return run_failure(arguments, ui);
+        return failure::run(arguments, ui);
     }
     let name = arguments.scenario.clone().unwrap_or_default();
     let scenario = load(&name)?;
@@ -43,18 +99,13 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let folder = || ResultFolder::create(arguments.out.as_deref(), &scenario.name);
     let folder = is_measured.then(folder).transpose()?;
     let raw_name = format!("{RESULT_NAME}.jsonl");
-    let exit_code = run_job(&InnerJob {
+    let exit_code = run_attached(&InnerJob::Lab(LabTask {
         scenario: name,
-        seed: None,
-        stacks: Vec::new(),
-        changes: ScenarioChanges::default(),
+        programs,
+        result: folder.as_ref().map(|folder| (folder.path.clone(), raw_name.clone())),
         backend: arguments.backend,
         pcap: CaptureSpec::of(&arguments.capture, RESULT_NAME.to_owned()),
-        task: InnerTask::Lab {
-            programs,
-            result: folder.as_ref().map(|folder| (folder.path.clone(), raw_name.clone())),
-        },
-    });
+    }));
     if let Some(folder) = &folder {
         let path = folder.path.join(&raw_name);
         if fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
@@ -136,139 +187,4 @@ fn programs(
 pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
     let status = towpath_emu::lab::run_on_host(&arguments.host, &arguments.command);
     Ok(passed_on(status.map_err(CliError::from)?))
-}
-
-/// Returns the words of a command as UTF-8, which the job's JSON needs.
-fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
-    let words = command.iter().map(|word| word.to_str().map(str::to_owned));
-    words.collect::<Option<_>>().ok_or_else(|| CliError::Unavailable {
-        what: "the command is not UTF-8 text".to_owned(),
-        hint: "put it into a script and run that".to_owned(),
-    })
-}
-
-fn run_job(job: &InnerJob) -> Result<ExitCode, CliError> {
-    interrupt::ignore();
-    let mut child = sandbox::spawn(&job.arguments()?, Stdio::inherit(), Stdio::inherit())
-        .map_err(CliError::Spawn)?;
-    Ok(passed_on(sandbox::wait(&mut child).map_err(CliError::Spawn)?))
-}
-
-fn run_failure(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let Some(name) = &arguments.name else {
-        return list(arguments, ui);
-    };
-    let situation = find(name)?;
-    if arguments.json {
-        let mut json = as_json(situation);
-        if let (Some(drawn), Some(fields)) = (failures::random_case(name), json.as_object_mut()) {
-            let GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: drawn } =
-                drawn.truth;
-            let find_cause = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
-            let areas: Vec<_> =
-                causes.iter().filter_map(find_cause).map(|cause| cause.layer()).collect();
-            fields.insert("areas".to_owned(), json!(areas));
-            fields.insert("causes".to_owned(), json!(causes));
-            fields.insert("accepted".to_owned(), json!(accepted));
-            fields.insert("decidable".to_owned(), json!(decidable));
-            fields.insert("all_decidable".to_owned(), json!(all_decidable));
-            fields.insert("paths".to_owned(), json!(paths));
-            fields.insert("drawn".to_owned(), json!(drawn));
-        }
-        writeln!(ui.out, "{json:#}")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if arguments.command.is_empty() && !io::stdin().is_terminal() {
-        writeln!(ui.out, "{}", introduction(situation))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    fallback::require_emulation()?;
-    run_job(&InnerJob {
-        scenario: name.clone(),
-        seed: None,
-        stacks: Vec::new(),
-        changes: ScenarioChanges::default(),
-        backend: BackendChoice::Auto,
-        pcap: None,
-        task: InnerTask::Failure { command: texts(&arguments.command)? },
-    })
-}
-
-pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
-    failures::find(name).ok_or_else(|| CliError::Unavailable {
-        what: format!("no situation `{name}`"),
-        hint: "`towpath lab failure` lists them".to_owned(),
-    })
-}
-
-fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    if arguments.markdown {
-        write!(ui.out, "{}", failures_page())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if arguments.json {
-        let cases: Vec<_> = failures::cases().map(as_json).collect();
-        writeln!(ui.out, "{:#}", Value::from(cases))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let width = failures::cases().map(|situation| situation.name.len()).max().unwrap_or(0);
-    for FailureCase { name, title, .. } in failures::cases() {
-        writeln!(ui.out, "{name:<width$}  {title}")?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn as_json(situation: &FailureCase) -> Value {
-    let FailureCase { name, title, symptom, explanation, cause, needs_server_report, .. } =
-        situation;
-    json!({
-        "name": name, "title": title, "seen": symptom, "why": explanation, "cause": cause,
-        "two_ends": needs_server_report,
-    })
-}
-
-/// Returns the text of `docs/failures.md`.
-fn failures_page() -> String {
-    let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
-        failures::cases().partition(|situation| situation.cause.is_some());
-    let mut page = include_str!("failures.md").to_owned();
-    for (title, cases) in [("Failures", broken), ("Healthy networks", healthy)] {
-        let _ = writeln!(page, "\n## {title}");
-        for situation in cases {
-            let FailureCase {
-                name, title, symptom, explanation, cause, needs_server_report, ..
-            } = *situation;
-            let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
-            let server = if needs_server_report { " *Server:* `towpath server`." } else { "" };
-            let _ = writeln!(page, "\n### `{name}`: {title}\n");
-            let _ = writeln!(page, "{symptom} *Why:* {explanation}{cause}{server}");
-        }
-    }
-    page
-}
-
-/// Returns the description of a situation, in several lines.
-pub(crate) fn introduction(situation: &FailureCase) -> String {
-    let FailureCase { name, title, symptom, explanation, cause, .. } = situation;
-    let target = situation.target();
-    let cause = cause.unwrap_or("none: this network is healthy");
-    format!(
-        "{name}: {title}\n  seen   {symptom}\n  why    {explanation}\n  cause  {cause}\n  \
-         try    towpath doctor --connect {target}"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_doctor_knows_every_cause_of_a_random_case() {
-        for number in 0..400 {
-            let random = failures::random_case(&format!("random-1-{number}")).unwrap();
-            for id in random.truth.causes {
-                assert!(Cause::ALL.iter().any(|cause| cause.id() == id), "{number}: {id}");
-            }
-        }
-    }
 }

@@ -1,14 +1,50 @@
 //! Loads scenarios by file or by name.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use towpath_result::input;
 use towpath_result::input::{DEFAULT_TEXT_LIMIT, ReadBudget};
 use towpath_scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
 
 use crate::changes::ScenarioChanges;
 use crate::error::CliError;
+use crate::stacks;
+use crate::stacks::StackChoice;
+
+/// A scenario as text, with everything that the process of a run needs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ScenarioText {
+    /// Text after changes.
+    pub(crate) text: String,
+    /// Files that the text names, each with its content.
+    pub(crate) files: Vec<(String, String)>,
+    /// Seed that replaces the text's.
+    pub(crate) seed: Option<u64>,
+    /// Stacks that replace the text's.
+    pub(crate) stacks: Vec<StackChoice>,
+    /// Additional conditions of the result.
+    pub(crate) remarks: BTreeMap<String, String>,
+}
+
+impl ScenarioText {
+    /// Parses the text, which was valid when it was read.
+    pub(crate) fn parse(&self) -> Result<Scenario, CliError> {
+        let load = |name: &str| {
+            let file = self.files.iter().find(|(file, _)| file == name);
+            file.map(|(_, text)| text.clone()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        let mut scenario = Scenario::parse("the scenario", &self.text, &load)?;
+        scenario.remarks.clone_from(&self.remarks);
+        scenario.run.seed = self.seed.unwrap_or(scenario.run.seed);
+        stacks::choose(&mut scenario, &self.stacks)?;
+        Ok(scenario)
+    }
+}
 
 /// Reads a scenario: a file if one of that name exists, else a built-in one.
 pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
@@ -17,12 +53,26 @@ pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
 
 /// Reads a scenario and applies the command line's changes.
 pub(crate) fn load_changed(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
-    let mut scenario = read(name, changes)?;
-    scenario.remarks = changes.conditions();
-    Ok(scenario)
+    load_with_files(name, changes).map(|(scenario, _)| scenario)
 }
 
-fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
+/// Reads a scenario like [`load_changed`]; also returns the files that it names, by name.
+pub(crate) fn load_with_files(
+    name: &str,
+    changes: &ScenarioChanges,
+) -> Result<(Scenario, Vec<(String, String)>), CliError> {
+    let files = RefCell::new(BTreeMap::new());
+    let mut scenario = read(name, changes, &files)?;
+    scenario.remarks = changes.conditions();
+    Ok((scenario, files.into_inner().into_iter().collect()))
+}
+
+/// Reads a scenario, and adds the files that it names to `files`.
+fn read(
+    name: &str,
+    changes: &ScenarioChanges,
+    files: &RefCell<BTreeMap<String, String>>,
+) -> Result<Scenario, CliError> {
     let change = |text: &str| {
         changes
             .apply(text)
@@ -35,7 +85,12 @@ fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
     if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
         let bytes = ReadBudget::new(DEFAULT_TEXT_LIMIT).and_then(|budget| budget.read(path));
         let bytes = bytes.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-        let traces = input::sibling_files(path.parent().unwrap_or(Path::new("")));
+        let siblings = input::sibling_files(path.parent().unwrap_or(Path::new("")));
+        let traces = |name: &str| {
+            let text = siblings(name)?;
+            files.borrow_mut().insert(name.to_owned(), text.clone());
+            Ok(text)
+        };
         return match std::str::from_utf8(&bytes) {
             Ok(text) if !changes.is_empty() => {
                 // Reports the file's own errors first, with its own line numbers.

@@ -5,8 +5,9 @@
 //!
 //! Reading order:
 //!
-//! - the main job: [`arguments`], [`run`], [`inner`] (inside the namespaces), [`sim`] (in virtual
-//!   time), [`fallback`] (chooses between the two),
+//! - the command line: [`cli`], [`options`] (what several verbs share),
+//! - the main job: [`run`], [`sim`] (in virtual time), [`emulated`] (in [`process`]es of its own,
+//!   which do what [`inner`] says), [`fallback`] (chooses between the two),
 //! - more runs: [`compare`], [`sweep`](mod@sweep), [`reproduce`](mod@reproduce), [`lab`],
 //! - two real hosts: [`server`], [`measure`], [`check`],
 //! - this host: [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`], [`trace`](mod@trace),
@@ -14,32 +15,30 @@
 //! - before all that: [`defaults`] (the configuration file) and [`suggestions`] (wrong command
 //!   lines).
 
-mod arguments;
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "some functions serve verbs that exist on Linux only")
+)]
+
+mod amounts;
 mod changes;
-mod check;
+mod cli;
 mod compare;
 mod defaults;
-mod doctor;
+mod emulated;
 mod error;
-mod exec;
 mod explain;
 mod fallback;
 mod files;
 mod generate;
-mod inner;
 mod interval_lines;
-mod lab;
 mod load;
-mod measure;
-mod monitor;
+mod options;
 mod report;
 mod reproduce;
 mod run;
 mod scenarios;
-mod self_check;
 mod sequences;
-mod server;
-mod setup;
 mod sim;
 mod stacks;
 mod study_runner;
@@ -48,27 +47,46 @@ mod sweep;
 mod trace;
 mod ui;
 
+#[cfg(target_os = "linux")]
+mod check;
+#[cfg(target_os = "linux")]
+mod doctor;
+#[cfg(target_os = "linux")]
+mod exec;
+#[cfg(target_os = "linux")]
+mod failure;
+#[cfg(target_os = "linux")]
+mod inner;
+#[cfg(target_os = "linux")]
+mod lab;
+#[cfg(target_os = "linux")]
+mod live_hosts;
+#[cfg(target_os = "linux")]
+mod measure;
+#[cfg(target_os = "linux")]
+mod monitor;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod self_check;
+#[cfg(target_os = "linux")]
+mod server;
+#[cfg(target_os = "linux")]
+mod setup;
+
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::arguments::{Arguments, Command};
+use crate::cli::{Arguments, Command};
 use crate::error::CliError;
 use crate::ui::Ui;
 
 fn main() -> ExitCode {
     let mut ui = Ui::from_environment();
-    let mut raw_arguments = std::env::args_os().skip(1);
-    // The processes of a run are this program again. Users do not call them, so the help omits
-    // them.
-    let first_argument = raw_arguments.next();
-    let stage = first_argument.as_deref().and_then(inner::ProcessStage::parse);
-    let outcome = match stage {
-        Some(stage) => inner::run_stage(stage, raw_arguments.next(), &mut ui),
-        None if first_argument.is_some_and(|first_argument| first_argument == exec::SUPERVISE) => {
-            exec::supervise(raw_arguments)
-        }
+    let outcome = match internal_job(&mut ui) {
+        Some(outcome) => outcome,
         None => match arguments(&mut ui) {
             Ok(Some(arguments)) => dispatch(arguments, &mut ui),
             Ok(None) => return ExitCode::from(2),
@@ -79,6 +97,25 @@ fn main() -> ExitCode {
         ui.error(&error);
         error.exit_code()
     })
+}
+
+/// Does the job of a process that this program has started; `None` for a command of the user.
+///
+/// The processes of a run are this program again. Users do not call them, so the help omits them.
+#[cfg(target_os = "linux")]
+fn internal_job(ui: &mut Ui) -> Option<Result<ExitCode, CliError>> {
+    let mut arguments = std::env::args_os().skip(1);
+    let first_argument = arguments.next()?;
+    if let Some(stage) = process::ProcessStage::parse(&first_argument) {
+        return Some(inner::run_stage(stage, arguments.next(), ui));
+    }
+    (first_argument == exec::SUPERVISE).then(|| exec::supervise(arguments))
+}
+
+/// Returns `None`: only Linux has emulated runs and supervised programs.
+#[cfg(not(target_os = "linux"))]
+fn internal_job(_ui: &mut Ui) -> Option<Result<ExitCode, CliError>> {
+    None
 }
 
 /// Returns the arguments with the configuration file's defaults; `None` after clap printed an
@@ -140,20 +177,31 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Command::Compare(arguments) => compare::compare(&arguments, ui),
         Command::Sweep(arguments) => sweep::sweep(&arguments, ui),
         Command::Reproduce(arguments) => reproduce::reproduce(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Lab(arguments) => lab::lab(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::On(arguments) => lab::on(&arguments),
+        #[cfg(target_os = "linux")]
         Command::Setup(arguments) => setup::setup(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Exec(arguments) => exec::exec(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Server(arguments) => server::server(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Doctor(arguments) => doctor::doctor(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Check(arguments) => check::check(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Measure(arguments) => measure::measure(&arguments, ui),
+        #[cfg(target_os = "linux")]
         Command::Monitor(arguments) => monitor::monitor(&arguments, ui),
         Command::Report(arguments) => report::report(&arguments, ui),
         Command::Trace(arguments) => trace::trace(&arguments, ui),
         Command::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Command::Schema(arguments) => scenarios::schema(&arguments, ui),
-        Command::Completions(arguments) => generate::completions(&arguments, ui),
-        Command::Man(arguments) => generate::man(&arguments, ui),
+        Command::Completions(arguments) => {
+            generate::completions(&arguments, Arguments::command(), ui)
+        }
+        Command::Man(arguments) => generate::man(&arguments, Arguments::command(), ui),
     }
 }

@@ -5,15 +5,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
+use serde_json::json;
 use towpath_report::{CsvTable, account_table, csv, html, table, warnings};
 use towpath_result::Record;
 use towpath_result::store::StoredRun;
 use towpath_scenario::{DataDirection, Transport, World};
 
-use crate::arguments::ReportArguments;
 use crate::error::CliError;
 use crate::files::{ResultFolder, folder, read_all, results_in, write_in, write_named};
-use crate::run::print_json;
 use crate::ui::Ui;
 
 /// Name of the report in a result folder.
@@ -23,6 +23,31 @@ const SECOND_NS: u64 = 1_000_000_000;
 const MAX_SECONDS: u64 = 7 * 24 * 3_600;
 /// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
+
+/// Make an HTML report of stored results
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; together at most 256 MB without
+    /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
+    #[arg(required_unless_present = "csv", value_name = "RESULT")]
+    pub(crate) results: Vec<PathBuf>,
+    /// File of the report [default: report.html next to the first result]
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+    /// Print as CSV in place of the table: seconds (goodput in each, one line a run and direction),
+    /// flows, subflow-totals, recoveries, paths, expectations, shares, intervals, subflows, links,
+    /// events, messages, probes, sequence, datagrams, latency, counters or interfaces; without a
+    /// name: seconds
+    #[arg(long, conflicts_with = "json", value_name = "TABLE", num_args = 0..=1)]
+    #[arg(default_missing_value = "seconds")]
+    pub(crate) csv: Option<String>,
+    /// Print where the capacity of each link went, in place of the table
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub(crate) account: bool,
+}
 
 pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let (table, extra_input) = csv_table(arguments)?;
@@ -124,6 +149,21 @@ pub(crate) fn print(runs: &[StoredRun], as_json: bool, ui: &mut Ui) -> Result<()
     ui.out.flush()?;
     for warning in warnings(runs) {
         ui.warn(&warning);
+    }
+    Ok(())
+}
+
+/// Prints the summaries as JSON, one object a line.
+fn print_json(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
+    for run in runs {
+        let line = json!({
+            "run": run.meta.run,
+            "file": run.file,
+            "transport": run.meta.transport,
+            "repeat": run.meta.repeat,
+            "summary": run.summary,
+        });
+        writeln!(ui.out, "{line}")?;
     }
     Ok(())
 }

@@ -24,9 +24,9 @@ use towpath_study::runs::RunSelection;
 use towpath_study::sweep::{Shard, Sweep, SweepSpec};
 use towpath_study::table::{self, TableError};
 
-use crate::arguments::world;
 use crate::error::CliError;
 use crate::files::{self, write_in};
+use crate::options::world;
 use crate::study_runner::StudyRunner;
 use crate::ui::{Ui, wrap};
 

@@ -1,34 +1,71 @@
 //! `towpath run`: runs a scenario over each transport, the main job.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
-use towpath_os::{Clock, interrupt, sandbox};
+use clap::Args;
+use towpath_os::{Clock, interrupt};
 use towpath_report::live_header;
 use towpath_result::store::StoredRun;
-use towpath_result::{Record, RunOrder, Summary, Warning};
+use towpath_result::{OrderKind, Record, RunOrder, Summary, Warning};
 use towpath_result::{format, order};
-use towpath_scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
-use towpath_sockets::quic::known_quic_names;
+use towpath_scenario::{Scenario, Transport, World};
 
-use crate::arguments::RunArguments;
+use crate::emulated;
+use crate::emulated::EmulatedRun;
 use crate::error::CliError;
 use crate::explain::explain;
 use crate::fallback;
 use crate::files::{self, ResultFile, ResultFolder};
-use crate::inner::{CaptureSpec, InnerJob, InnerTask};
 use crate::interval_lines::IntervalPrinter;
-use crate::load::{load, load_changed};
+use crate::load::{ScenarioText, load, load_changed, load_with_files};
+use crate::options::{BackendChoice, CaptureArguments, CaptureSpec, RunOptions, order, transport};
 use crate::report::{print, store_report};
 use crate::sequences::DelayedSummary;
 use crate::sim;
+use crate::sim::SimBatch;
 use crate::stacks;
 use crate::ui::{Ui, wrap};
 
 /// Estimated time that an emulated run takes in addition to its traffic.
 const EMULATION_OVERHEAD: Duration = Duration::from_secs(1);
+
+/// Run a scenario over every transport, and compare them
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArguments {
+    /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
+    pub(crate) scenario: String,
+    /// Transports, in place of the scenario's: tcp, mptcp, quic, mpquic
+    #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    pub(crate) transport: Vec<Transport>,
+    #[command(flatten)]
+    pub(crate) how: RunOptions,
+    /// Repetitions of each transport, in place of the scenario's
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: Option<u32>,
+    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
+    /// fixed]; simulated runs have none
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    pub(crate) order: Option<OrderKind>,
+    #[command(flatten)]
+    pub(crate) capture: CaptureArguments,
+    /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Interface between the emulator and the kernel
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+    /// No interval lines while it runs
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Simulate each run again with one limit lifted, and say what it would bring
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) explain: bool,
+}
 
 /// Transports, worlds and repetitions of a call.
 pub(crate) struct RunSchedule {
@@ -53,7 +90,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     if arguments.explain {
         let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
         stacks::choose(&mut scenario, &arguments.how.stack)?;
-        explain(&scenario, &runs, sim::threads(arguments), ui)?;
+        explain(&scenario, &runs, sim::threads(arguments.how.jobs), ui)?;
     }
     if let Some(hint) = expectation_note(arguments, &runs)? {
         ui.progress(&wrap("hint: ", &hint));
@@ -101,7 +138,14 @@ pub(crate) fn measure(
     arguments: &RunArguments,
     ui: &mut Ui,
 ) -> Result<Option<CompletedRuns>, CliError> {
-    let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
+    let (mut scenario, files) = load_with_files(&arguments.scenario, &arguments.how.changes)?;
+    let text = ScenarioText {
+        text: scenario.source.clone(),
+        files,
+        seed: arguments.how.seed,
+        stacks: arguments.how.stack.clone(),
+        remarks: scenario.remarks.clone(),
+    };
     stacks::choose(&mut scenario, &arguments.how.stack)?;
     require_flows(&scenario)?;
     if !arguments.how.world.is_empty() {
@@ -119,9 +163,20 @@ pub(crate) fn measure(
     let mut runs = Vec::new();
     for world in &plan.worlds {
         match world {
-            World::Sim => sim::run_all(arguments, &scenario, &plan, &folder, &mut runs, ui)?,
+            World::Sim => {
+                let sim_batch = SimBatch {
+                    scenario: &scenario,
+                    seed: arguments.how.seed,
+                    transports: &plan.transports,
+                    repeat: plan.repeat,
+                    threads: sim::threads(arguments.how.jobs),
+                    capture: &arguments.capture,
+                    quiet: arguments.quiet,
+                };
+                sim::run_all(&sim_batch, &folder, &mut runs, ui)?;
+            }
             World::Emu | World::Live => {
-                emulate(arguments, &scenario, &plan, &folder, &mut runs, ui)?;
+                emulate(arguments, (&scenario, &text), &plan, &folder, &mut runs, ui)?;
             }
         }
     }
@@ -152,7 +207,9 @@ fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, u
         }
         let runs = format!("{run_count} runs of at most {}", format::time(run_duration));
         let text = match world {
-            World::Sim => format!("{runs} of virtual time, on {}", sim::processors(arguments)),
+            World::Sim => {
+                format!("{runs} of virtual time, on {}", sim::processors(arguments.how.jobs))
+            }
             World::Emu | World::Live => {
                 let wait = arguments.how.wait.unwrap_or_default();
                 let total = run_duration * run_count as u32
@@ -169,7 +226,7 @@ fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, u
 /// Transports alternate, so that changing load of the machine affects all of them.
 fn emulate(
     arguments: &RunArguments,
-    scenario: &Scenario,
+    (scenario, text): (&Scenario, &ScenarioText),
     plan: &RunSchedule,
     folder: &ResultFolder,
     runs: &mut Vec<StoredRun>,
@@ -186,7 +243,7 @@ fn emulate(
         if interrupt::is_interrupted() {
             return Ok(());
         }
-        match run_once(arguments, scenario, (transport, repeat, run_order), folder, ui)? {
+        match run_once(arguments, (scenario, text), (transport, repeat, run_order), folder, ui)? {
             Some(run) => runs.push(run),
             // Without any record the environment is to blame, and the next run would fail as well.
             None => return Ok(()),
@@ -256,130 +313,53 @@ fn plan(
         sim::check(scenario, &transports, &arguments.how.stack)?;
     }
     if worlds.contains(&World::Emu) {
-        check_commands(scenario)?;
-        check_quic(scenario, &transports)?;
-        warn_kernel_stack(scenario, ui);
+        emulated::check(scenario, &transports)?;
+        emulated::warn_kernel_stack(scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
     Ok(RunSchedule { transports, worlds, repeat })
-}
-
-/// Rejects flows that run a command on a host with towpath's stack.
-///
-/// Commands use the kernel's sockets, so their traffic would not cross that stack.
-pub(crate) fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
-    let command_flows =
-        scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
-    let hosts = command_flows.flat_map(|flow| [flow.from, flow.to]);
-    let mut command_hosts = hosts.filter_map(|host| scenario.hosts.get(host));
-    match command_hosts.find(|host| host.stack.stack == StackKind::Towpath) {
-        Some(host) => Err(CliError::Unavailable {
-            what: format!("a flow runs a command, which cannot use the stack of `{}`", host.name),
-            hint: "write `stack = \"kernel\"` for both of its hosts".to_owned(),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Rejects congestion controls that QUIC does not have.
-pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Result<(), CliError> {
-    if !transports.iter().any(|transport| matches!(transport, Transport::Quic | Transport::Mpquic))
-    {
-        return Ok(());
-    }
-    let known_controls = known_quic_names();
-    let configured_control = |host: &Host| host.stack.quic_congestion_control.clone();
-    match scenario
-        .hosts
-        .iter()
-        .filter_map(configured_control)
-        .find(|name| !known_controls.contains(&name.as_str()))
-    {
-        None => Ok(()),
-        Some(name) => Err(CliError::Unavailable {
-            what: format!("QUIC has no congestion control `{name}`"),
-            hint: format!("there are {}", known_controls.join(", ")),
-        }),
-    }
-}
-
-/// Warns about settings that have no effect with the kernel's stack.
-fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
-    let mut warn = |text: String, hint: &str| {
-        ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
-    };
-    let has_kernel_stack = |host: &&Host| host.stack.stack == StackKind::Kernel;
-    for host in scenario.hosts.iter().filter(has_kernel_stack) {
-        if host.stack.given.is_empty() {
-            continue;
-        }
-        let keys: Vec<_> = host.stack.given.iter().map(|key| format!("`{key}`")).collect();
-        let text =
-            format!("host `{}` has the kernel's stack, which does not know {}", host.name, {
-                keys.join(", ")
-            });
-        warn(text, "write `stack = \"towpath\"`, or simulate it with `--world sim`");
-    }
-    if !scenario.middleboxes.is_empty() {
-        let text = "middleboxes stand in the simulated world only; here there are none";
-        warn(text.to_owned(), "simulate it with `--world sim`");
-    }
 }
 
 /// Makes one run in processes of its own. Returns `None` without a result, after printing the
 /// reason.
 fn run_once(
     arguments: &RunArguments,
-    scenario: &Scenario,
+    (scenario, text): (&Scenario, &ScenarioText),
     (transport, repeat, run_order): (Transport, u32, RunOrder),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<Option<StoredRun>, CliError> {
-    let job = InnerJob {
-        scenario: arguments.scenario.clone(),
-        seed: arguments.how.seed,
-        stacks: arguments.how.stack.clone(),
-        changes: arguments.how.changes.clone(),
+    let run = EmulatedRun {
+        scenario: text.clone(),
+        transport,
+        repeat,
+        order: Some(run_order).filter(|run_order| run_order.of > 1),
         backend: arguments.backend,
         pcap: CaptureSpec::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
-        task: InnerTask::Run {
-            transport,
-            repeat,
-            order: Some(run_order).filter(|run_order| run_order.of > 1),
-        },
     };
     if !arguments.quiet {
         ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));
         ui.progress(&live_header());
     }
-    let mut child = sandbox::spawn(&job.arguments()?, Stdio::piped(), Stdio::piped())
-        .map_err(CliError::Spawn)?;
-    let mut file = None;
-    let mut delayed_summary = DelayedSummary::of(job.pcap);
-    if let Some(pipe) = child.stdout.take() {
-        let mut live = IntervalPrinter::new(transport);
-        // Closing this pipe stops the run.
-        let mut stop_pipe = child.stdin.take();
-        for line in BufReader::new(pipe).lines() {
-            let text = line.map_err(CliError::Spawn)? + "\n";
-            if interrupt::is_interrupted() {
-                drop(stop_pipe.take());
-            }
-            let file: &mut ResultFile<'_> = match &mut file {
-                Some(file) => file,
-                none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
-            };
-            let record = serde_json::from_str::<Record>(&text).ok();
-            if !delayed_summary.intercept(record.as_ref(), &text) {
-                file.add(&text)?;
-            }
-            let lines = record.and_then(|record| live.push(&record));
-            if let Some(lines) = lines.filter(|_| !arguments.quiet) {
-                ui.progress(&lines);
-            }
+    let mut file: Option<ResultFile<'_>> = None;
+    let mut delayed_summary = DelayedSummary::of(run.pcap.clone());
+    let mut interval_lines = IntervalPrinter::new(transport);
+    let status = emulated::run(&run, &mut |line| {
+        let line = line + "\n";
+        let file = match &mut file {
+            Some(file) => file,
+            none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
+        };
+        let record = serde_json::from_str::<Record>(&line).ok();
+        if !delayed_summary.intercept(record.as_ref(), &line) {
+            file.add(&line)?;
         }
-    }
-    let status = sandbox::wait(&mut child).map_err(CliError::Spawn)?;
+        let lines = record.and_then(|record| interval_lines.push(&record));
+        if let Some(lines) = lines.filter(|_| !arguments.quiet) {
+            ui.progress(&lines);
+        }
+        Ok(())
+    })?;
     let Some(mut file) = file else { return Ok(None) };
     for line in delayed_summary.finish()? {
         file.add(&line)?;
@@ -409,42 +389,5 @@ fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)
-    }
-}
-
-/// Prints the summaries as JSON, one object a line.
-pub(crate) fn print_json(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
-    for run in runs {
-        let line = json!({
-            "run": run.meta.run,
-            "file": run.file,
-            "transport": run.meta.transport,
-            "repeat": run.meta.repeat,
-            "summary": run.summary,
-        });
-        writeln!(ui.out, "{line}")?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use towpath_scenario::no_files;
-
-    use super::*;
-
-    #[test]
-    fn a_command_is_refused_on_a_host_without_a_kernel_stack() {
-        let scenario = |stack: &str| {
-            let text = format!(
-                "name = \"t\"\n[hosts.a]\n[hosts.b]\nstack = \"{stack}\"\n[paths.p]\n\
-                 between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n[[flows]]\n\
-                 from = \"a\"\nto = \"b\"\nrun = \"true\"\nduration = \"1 s\"\n"
-            );
-            Scenario::parse("t.toml", &text, &no_files).unwrap()
-        };
-        assert!(check_commands(&scenario("kernel")).is_ok());
-        let refused = check_commands(&scenario("towpath")).unwrap_err().to_string();
-        assert!(refused.contains("the stack of `b`"), "{refused}");
     }
 }

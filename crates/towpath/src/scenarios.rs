@@ -3,15 +3,59 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use towpath_result::format;
 use towpath_result::store::result_schema;
 use towpath_scenario::{Builtin, builtin, json_schema, reference_markdown};
 
-use crate::arguments::{ScenariosAction, ScenariosArguments, SchemaArguments, SchemaKind};
 use crate::error::CliError;
 use crate::load::load;
 use crate::ui::Ui;
+
+/// List the built-in scenarios, or show one
+#[derive(Debug, Args)]
+pub(crate) struct ScenariosArguments {
+    #[command(subcommand)]
+    pub(crate) action: Option<ScenariosAction>,
+    /// Print the list as JSON
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScenariosAction {
+    /// Print a built-in scenario, to read or to start your own from
+    Show {
+        /// Name of the scenario
+        name: String,
+    },
+    /// Check a scenario file and say what it holds
+    Check {
+        /// Scenario file, or the name of a built-in one
+        scenario: String,
+    },
+}
+
+/// Print the JSON Schema of scenarios or results
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArguments {
+    /// Of what
+    #[arg(value_enum, default_value_t = SchemaKind::Scenario)]
+    pub(crate) kind: SchemaKind,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SchemaKind {
+    /// Scenario files, as JSON Schema
+    Scenario,
+    /// One line of a result, as JSON Schema
+    Result,
+    /// Keys of scenario files, as a Markdown page
+    ScenarioKeys,
+    /// Keys of plans for sweeps, as a Markdown page
+    PlanKeys,
+}
 
 pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match &arguments.action {

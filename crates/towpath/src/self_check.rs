@@ -8,7 +8,7 @@ use towpath_host::preflight::{Check, Emulation, Machine, Missing};
 use towpath_live::protocol::DEFAULT_PORT;
 
 use crate::error::CliError;
-use crate::inner;
+use crate::process;
 use crate::ui::{Ui, wrap};
 
 /// Width of the left column in characters.
@@ -44,7 +44,7 @@ const UDP_PORT: &str = "UDP port (QUIC)";
 
 /// Checks the machine and prints the result; exit code 1 if a world cannot be used.
 pub(crate) fn self_check(json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let (machine, emulation) = (Machine::check(DEFAULT_PORT), inner::preflight());
+    let (machine, emulation) = (Machine::check(DEFAULT_PORT), process::preflight());
     let commands = commands(&machine, &emulation);
     let can_emulate = emulation.missing(false).is_none();
     let results = SelfCheck { machine, emulation, commands };

@@ -12,7 +12,7 @@ use towpath_trace as trace;
 use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
-use crate::inner::CaptureSpec;
+use crate::options::CaptureSpec;
 
 /// Key of the condition that holds time 0 in nanoseconds since 1970.
 const TIME_ZERO_KEY: &str = "time 0 of captures";

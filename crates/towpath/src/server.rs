@@ -2,9 +2,9 @@
 
 use std::env;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
@@ -13,18 +13,17 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use towpath_live as live;
-use towpath_live::protocol::secret::MAX_SECRET_BYTES;
-use towpath_live::protocol::{DEFAULT_PORT, Secret, ServerLimits};
+use towpath_live::protocol::{DEFAULT_PORT, ServerLimits};
 use towpath_live::{
     Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
 };
 use towpath_net::Rate;
 use towpath_os::interrupt;
 use towpath_result::Warning;
-use towpath_result::input;
 
+use crate::amounts;
 use crate::error::CliError;
-use crate::measure::amounts;
+use crate::live_hosts::read_secret;
 use crate::ui::{SafeTerminal, Ui};
 
 /// Upper bound of lines that wait for a slow reader of the output; further lines are dropped.
@@ -244,23 +243,6 @@ fn state_folder() -> Option<PathBuf> {
     let state =
         env_folder("XDG_STATE_HOME").or_else(|| Some(env_folder("HOME")?.join(".local/state")));
     state.map(|state| state.join("towpath"))
-}
-
-pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
-    let read_file = || {
-        let mut text = Vec::new();
-        towpath_os::files::check_secret(path)?;
-        // An endless file is read only far enough to see that it is too long.
-        let max_bytes = 2 * MAX_SECRET_BYTES as u64;
-        input::open(path)?.take(max_bytes).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let text = read_file().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-    Secret::from_text(&text).map_err(|error| CliError::Unavailable {
-        what: format!("`{}` holds no secret: {error}", path.display()),
-        hint: "make one with `(umask 77; head -c 24 /dev/urandom | base64 > FILE)`; both hosts need it"
-            .to_owned(),
-    })
 }
 
 fn event_json(event: &ServerEvent) -> serde_json::Value {

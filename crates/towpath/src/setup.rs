@@ -316,3 +316,10 @@ fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }
+
+impl From<SetupError> for CliError {
+    fn from(error: SetupError) -> Self {
+        let hint = error.hint();
+        Self::failed(error, hint)
+    }
+}

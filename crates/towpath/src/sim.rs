@@ -17,10 +17,9 @@ use towpath_scenario::{Host, Pattern, Scenario, Transport};
 use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
 use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
-use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;
 use crate::files::{self, ResultFolder};
-use crate::run::RunSchedule;
+use crate::options::CaptureArguments;
 use crate::sequences::{self, CaptureSink};
 use crate::stacks::StackChoice;
 use crate::ui::Ui;
@@ -85,25 +84,37 @@ fn check_name(
     })
 }
 
+/// Simulated runs of one call.
+#[derive(Debug)]
+pub(crate) struct SimBatch<'a> {
+    pub(crate) scenario: &'a Scenario,
+    /// Seed that replaces the scenario's.
+    pub(crate) seed: Option<u64>,
+    pub(crate) transports: &'a [Transport],
+    pub(crate) repeat: u32,
+    /// Number of runs that execute at once.
+    pub(crate) threads: usize,
+    pub(crate) capture: &'a CaptureArguments,
+    pub(crate) quiet: bool,
+}
+
 /// Makes all runs, several at once. Results keep their order for any number of threads.
 pub(crate) fn run_all(
-    arguments: &RunArguments,
-    scenario: &Scenario,
-    plan: &RunSchedule,
+    sim_batch: &SimBatch<'_>,
     folder: &ResultFolder,
     runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    if let Some(folder) = &arguments.capture.pcap {
+    if let Some(folder) = &sim_batch.capture.pcap {
         // Created before the runs, so that an error costs no time.
         files::folder(folder)?;
     }
-    let mut scenario = scenario.clone();
-    scenario.run.seed = arguments.how.seed.unwrap_or(scenario.run.seed);
+    let mut scenario = sim_batch.scenario.clone();
+    scenario.run.seed = sim_batch.seed.unwrap_or(scenario.run.seed);
     let scenario = Arc::new(scenario);
-    let jobs: Vec<SimJob> = (1..=plan.repeat)
+    let jobs: Vec<SimJob> = (1..=sim_batch.repeat)
         .flat_map(|repeat| {
-            plan.transports.iter().copied().map(move |transport| (repeat, transport))
+            sim_batch.transports.iter().copied().map(move |transport| (repeat, transport))
         })
         .map(|(repeat, transport)| SimJob {
             scenario: Arc::clone(&scenario),
@@ -112,17 +123,16 @@ pub(crate) fn run_all(
             trace: true,
         })
         .collect();
-    let threads = threads(arguments);
     let mut first_error = None;
     let clock = Clock::start();
     ui.bar(0, jobs.len());
     batch::in_order(
         jobs.len(),
-        threads,
-        |index| jobs.get(index).map(|job| simulate(job, &arguments.capture)),
+        sim_batch.threads,
+        |index| jobs.get(index).map(|job| simulate(job, sim_batch.capture)),
         |index, result| {
             let (Some(job), Some(result)) = (jobs.get(index), result) else { return false };
-            match result.and_then(|result| store_result(&result, job, folder, arguments.quiet, ui))
+            match result.and_then(|result| store_result(&result, job, folder, sim_batch.quiet, ui))
             {
                 Ok(run) => runs.push(run),
                 Err(error) => first_error = Some(error),
@@ -142,14 +152,14 @@ pub(crate) fn run_all(
 }
 
 /// Returns the number of runs that execute at once.
-pub(crate) fn threads(arguments: &RunArguments) -> usize {
+pub(crate) fn threads(jobs: Option<u32>) -> usize {
     let processors = || thread::available_parallelism().map_or(1, usize::from);
-    arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize)
+    jobs.map_or_else(processors, |jobs| jobs as usize)
 }
 
 /// Returns the number of runs at once as text, such as `4 processors`.
-pub(crate) fn processors(arguments: &RunArguments) -> String {
-    match threads(arguments) {
+pub(crate) fn processors(jobs: Option<u32>) -> String {
+    match threads(jobs) {
         1 => "one processor".to_owned(),
         count => format!("{count} processors"),
     }

@@ -1,25 +1,21 @@
 //! Makes the runs of a study in any world and returns their records.
 
-use std::fs;
-use std::io::{self, BufRead, BufReader};
-use std::path::{Component, Path, PathBuf};
-use std::process::Stdio;
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use towpath_os::files::Dir;
-use towpath_os::{interrupt, sandbox};
+use towpath_os::interrupt;
 use towpath_result::Record;
 use towpath_scenario::World;
 use towpath_sim::SimJob;
 use towpath_study::runs::StudyRun;
 
-use crate::arguments::BackendChoice;
-use crate::changes::ScenarioChanges;
+use crate::emulated::{self, EmulatedRun};
 use crate::error::CliError;
-use crate::inner::{InnerJob, InnerTask};
-use crate::run::{check_commands, check_quic};
+use crate::load::ScenarioText;
+use crate::options::BackendChoice;
 use crate::sim;
 
 /// Runner for a study.
@@ -71,37 +67,30 @@ impl StudyRunner {
     }
 
     fn emulate(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
-        let folder = ScratchDir::new(run.index).map_err(|error| error.to_string())?;
-        let scenario =
-            folder.write_scenario(run, &self.traces).map_err(|error| error.to_string())?;
-        let job = InnerJob {
-            scenario: scenario.to_string_lossy().into_owned(),
+        let text = ScenarioText {
+            text: run.text.clone(),
+            files: self.traces.clone(),
             seed: None,
             stacks: Vec::new(),
-            changes: ScenarioChanges::default(),
+            remarks: BTreeMap::new(),
+        };
+        let emulated_run = EmulatedRun {
+            scenario: text,
+            transport: run.row.transport,
+            repeat: 1,
+            order: None,
             backend: BackendChoice::Auto,
             pcap: None,
-            task: InnerTask::Run { transport: run.row.transport, repeat: 1, order: None },
         };
-        let arguments = job.arguments().map_err(|error| error.to_string())?;
-        let spawned = sandbox::spawn(&arguments, Stdio::piped(), Stdio::piped());
-        let mut child = spawned.map_err(|error| {
-            self.has_failed.store(true, Ordering::Relaxed);
-            format!("cannot start the emulator's process: {error}")
-        })?;
-        // Closing this pipe stops the run.
-        let mut stop_pipe = child.stdin.take();
         let mut records = Vec::new();
-        if let Some(pipe) = child.stdout.take() {
-            for line in BufReader::new(pipe).lines() {
-                if interrupt::is_interrupted() {
-                    drop(stop_pipe.take());
-                }
-                let line = line.map_err(|error| error.to_string())?;
-                records.extend(serde_json::from_str(&line));
-            }
-        }
-        let status = sandbox::wait(&mut child).map_err(|error| error.to_string())?;
+        let status = emulated::run(&emulated_run, &mut |line| {
+            records.extend(serde_json::from_str::<Record>(&line));
+            Ok(())
+        });
+        let status = status.map_err(|error| {
+            self.has_failed.store(true, Ordering::Relaxed);
+            error.to_string()
+        })?;
         if records.is_empty() {
             // Without any record the environment is to blame; the reason was already printed.
             self.has_failed.store(true, Ordering::Relaxed);
@@ -117,9 +106,7 @@ fn check(run: &StudyRun) -> Result<(), CliError> {
     let transports = [run.row.transport];
     match run.row.world {
         World::Sim => sim::check(scenario, &transports, &[]),
-        World::Emu | World::Live => {
-            check_commands(scenario).and_then(|()| check_quic(scenario, &transports))
-        }
+        World::Emu | World::Live => emulated::check(scenario, &transports),
     }
 }
 
@@ -136,44 +123,4 @@ fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
         Ok(())
     });
     report.map(|_| records).map_err(|error| error.to_string())
-}
-
-/// Temporary folder, removed on drop. It is new and only this user can write to it, so its files
-/// stay unchanged.
-struct ScratchDir(PathBuf);
-
-impl ScratchDir {
-    fn new(index: usize) -> io::Result<Self> {
-        let name = format!("towpath-sweep-{}-{index}", std::process::id());
-        let folder = Dir::scratch(&std::env::temp_dir(), &name);
-        let folder = folder.map_err(|error| {
-            let text = format!("{error} (TMPDIR=DIR names another place for temporary files)");
-            io::Error::new(error.kind(), text)
-        })?;
-        Ok(Self(folder.path().to_owned()))
-    }
-
-    /// Writes the scenario as a file, with its traces around it.
-    fn write_scenario(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
-        for (name, text) in traces {
-            let is_inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            if !Path::new(name).components().all(is_inside) {
-                let reason = format!("the trace `{name}` is outside of the scenario's folder");
-                return Err(io::Error::other(reason));
-            }
-            let path = self.0.join(name);
-            fs::create_dir_all(path.parent().unwrap_or(&self.0))?;
-            fs::write(path, text)?;
-        }
-        let path = self.0.join("scenario.toml");
-        fs::write(&path, &run.text)?;
-        Ok(path)
-    }
-}
-
-impl Drop for ScratchDir {
-    fn drop(&mut self) {
-        // A failure leaves the folder among the temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

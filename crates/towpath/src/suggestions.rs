@@ -6,6 +6,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::load::is_scenario;
 use crate::ui::wrap;
 
+/// Verbs that other systems do not have.
+const LINUX_VERBS: [&str; 9] =
+    ["lab", "on", "setup", "exec", "server", "measure", "check", "doctor", "monitor"];
+
 /// Suggestions for options of other tools and earlier versions: commands, options, and the
 /// replacement.
 static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
@@ -102,6 +106,9 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
         let typed = context_text(ContextKind::InvalidSubcommand)?;
         if is_scenario(typed) {
             return Some(format!("write `towpath run {typed}`"));
+        }
+        if cfg!(not(target_os = "linux")) && LINUX_VERBS.contains(&typed) {
+            return Some(format!("`towpath {typed}` exists on Linux only"));
         }
         let (_, replacement) =
             COMMAND_ALIASES.iter().find(|(aliases, _)| aliases.contains(&typed))?;

@@ -17,9 +17,9 @@ use towpath_study::runs::RunSelection;
 use towpath_study::sweep::{MAX_CHUNK_RUNS, Shard, Sweep, SweepSpec};
 use towpath_study::{summary, table};
 
-use crate::arguments::world;
 use crate::error::CliError;
 use crate::files;
+use crate::options::world;
 use crate::study_runner::StudyRunner;
 use crate::ui::Ui;
 

@@ -1,27 +1,93 @@
 //! `towpath trace`: analyses a capture.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
-use std::path::Path;
-use std::process::ExitCode;
+#[cfg(target_os = "linux")]
+mod interface;
 
-use towpath_host::capture::LiveCapture;
-use towpath_os::files::OutputFile;
-use towpath_os::interrupt;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
 use towpath_report::{CsvTable, account_table, csv};
+use towpath_result::Record;
 use towpath_result::input;
 use towpath_result::store::StoredRun;
-use towpath_result::{Record, Warning};
 use towpath_trace as trace;
 use towpath_trace::{CaptureAnalysis, TakenAt};
 
-use crate::arguments::TraceArguments;
 use crate::error::CliError;
+use crate::options::time;
 use crate::report::{unknown_table, write_report};
 use crate::ui::Ui;
+#[cfg(target_os = "linux")]
+use interface::capture;
 
 /// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
+
+/// Say what a capture of packets holds: connections, subflows, figures
+///
+/// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root.
+/// With a capture of the other host as second file, also the delay of each direction. With
+/// --interface, what passes an interface from now on, until Ctrl-C.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArguments {
+    /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
+    #[arg(value_name = "FILE", required_unless_present = "interface")]
+    pub(crate) file: Option<PathBuf>,
+    /// Capture of the same packets at the other host: adds the delay of each direction
+    #[arg(value_name = "FILE2")]
+    pub(crate) other: Option<PathBuf>,
+    /// Capture here and now: an interface of this host, or `any`; needs `CAP_NET_RAW`
+    #[arg(long, value_name = "IF", conflicts_with_all = ["file", "other"])]
+    pub(crate) interface: Option<String>,
+    /// End of a capture, as `10s` [default: Ctrl-C]
+    #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = time, requires = "interface")]
+    pub(crate) duration: Option<Duration>,
+    /// Keep the headers of what was captured, as pcap
+    #[arg(long, value_name = "FILE", requires = "interface")]
+    pub(crate) write: Option<PathBuf>,
+    /// Capture point, if the capture does not show it
+    #[arg(long, value_enum, value_name = "END")]
+    pub(crate) capture_point: Option<CaptureEnd>,
+    /// Connections to show, those with most data first
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) top: u32,
+    /// Also write an HTML report
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print a result (JSON Lines, as `towpath report` reads it), in place of the table
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+    /// Print where the capacity of each path went, in place of the table
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) account: bool,
+    /// Print a table as CSV, in place of the table; `sequence` has every packet
+    #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "account"])]
+    pub(crate) csv: Option<String>,
+}
+
+/// Capture point: the end of the connections at which a capture was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CaptureEnd {
+    /// At the host that opened the connections
+    Opener,
+    /// At the host that accepted them
+    Acceptor,
+    /// Between the two
+    Between,
+}
+
+impl From<CaptureEnd> for TakenAt {
+    fn from(choice: CaptureEnd) -> Self {
+        match choice {
+            CaptureEnd::Opener => Self::Opener,
+            CaptureEnd::Acceptor => Self::Acceptor,
+            CaptureEnd::Between => Self::Between,
+        }
+    }
+}
 
 pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let taken_at = arguments.capture_point.map(Into::into);
@@ -103,56 +169,18 @@ fn add_delays(
     Ok(())
 }
 
-/// Captures on an interface until the duration is over, or until an interrupt.
+/// Refuses to capture.
+#[cfg(not(target_os = "linux"))]
 fn capture(
-    interface: &str,
-    arguments: &TraceArguments,
-    taken_at: Option<TakenAt>,
-    ui: &mut Ui,
+    _interface: &str,
+    _arguments: &TraceArguments,
+    _taken_at: Option<TakenAt>,
+    _ui: &mut Ui,
 ) -> Result<CaptureAnalysis, CliError> {
-    let unavailable = |what: String, hint: Option<String>| CliError::Unavailable {
-        what,
-        hint: hint.unwrap_or_else(|| "capture with another program and read its file".to_owned()),
-    };
-    let mut capture = LiveCapture::open(interface, arguments.duration)
-        .map_err(|error| unavailable(error.to_string(), error.hint()))?;
-    interrupt::catch();
-    let end = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
-    ui.progress(&format!("capturing on {interface} until {end}"));
-    let copy = arguments.write.as_ref().map(|path| {
-        let file = OutputFile::find(path).and_then(OutputFile::create);
-        file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
-    });
-    let copy = copy.transpose()?;
-    let trace = trace::read(TeeCapture { capture: &mut capture, copy }, taken_at)
-        .map_err(|source| CliError::Capture { path: interface.into(), source })?;
-    let missed_packets = capture.missed_packets();
-    if missed_packets > 0 {
-        ui.warn(&Warning {
-            text: format!("{missed_packets} packets passed too fast to be captured"),
-            hint: Some("`unseen_bytes` says what they carried; figures may be wrong".to_owned()),
-        });
-    }
-    Ok(trace)
-}
-
-/// Reader of a capture that also writes a copy.
-struct TeeCapture<'a> {
-    capture: &'a mut LiveCapture,
-    copy: Option<BufWriter<File>>,
-}
-
-impl Read for TeeCapture<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.capture.read(buffer)?;
-        if let Some(copy) = &mut self.copy {
-            copy.write_all(buffer.get(..length).unwrap_or_default())?;
-            if length == 0 {
-                copy.flush()?;
-            }
-        }
-        Ok(length)
-    }
+    Err(CliError::Unavailable {
+        what: "`--interface` needs Linux".to_owned(),
+        hint: "capture with another program and read its file".to_owned(),
+    })
 }
 
 fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<CaptureAnalysis, CliError> {

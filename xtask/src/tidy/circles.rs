@@ -52,30 +52,6 @@ const KNOWN_CIRCLES: &[(&str, &[&str])] = &[
     ("towpath-trace", &["summary", ROOT]),
     ("towpath-wire", &["ip", ROOT]),
     ("towpath-wire", &["mptcp", "option"]),
-    (
-        "towpath",
-        &[
-            "arguments",
-            "changes",
-            "doctor",
-            "fallback",
-            "generate",
-            "inner",
-            "lab",
-            "load",
-            "measure",
-            "monitor",
-            "report",
-            "reproduce",
-            "run",
-            "self_check",
-            "sequences",
-            "server",
-            "sim",
-            "study_runner",
-            "sweep",
-        ],
-    ),
 ];
 
 /// Topics of a crate, each with the topics that it uses and a place where it does so.

@@ -82,8 +82,7 @@ fn system_packages(
     path: &str,
     manifest: &str,
 ) -> Vec<LintFinding> {
-    // The command still uses the Linux crates on every system.
-    if rule.platform == Platform::Linux || rule.name == "towpath" {
+    if rule.platform == Platform::Linux {
         return Vec::new();
     }
     let is_system_package = |used: &str| {

@@ -285,7 +285,7 @@ pub fn is_creatable(path: &Path) -> bool {
     existing.is_some_and(at::is_writable)
 }
 
-/// Returns the user ID of this process.
-pub(super) fn effective_uid() -> u32 {
+/// Returns the effective user ID of this process.
+pub fn user_id() -> u32 {
     sys::user_and_group().0
 }

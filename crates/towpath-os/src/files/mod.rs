@@ -33,11 +33,11 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 #[cfg(target_os = "linux")]
-pub use dir::{Dir, TempFile, check_secret, is_creatable};
+pub use dir::{Dir, TempFile, check_secret, is_creatable, user_id};
 #[cfg(target_os = "linux")]
 pub use named::OutputFile;
 #[cfg(not(target_os = "linux"))]
-pub use portable::{Dir, OutputFile, TempFile};
+pub use portable::{Dir, OutputFile, TempFile, user_id};
 
 /// Maximum number of concurrent unfinished files with the same final name.
 const MAX_TEMP_FILES: u32 = 1_000;

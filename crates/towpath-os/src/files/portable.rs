@@ -159,3 +159,8 @@ impl OutputFile {
         folder.write(self.path.file_name().unwrap_or_default(), bytes)
     }
 }
+
+/// Returns 0: other systems have a folder of temporary files for each user.
+pub const fn user_id() -> u32 {
+    0
+}

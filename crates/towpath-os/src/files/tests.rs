@@ -1,9 +1,11 @@
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use super::dir::effective_uid;
+use super::dir::user_id;
 use super::*;
 
 /// Temporary folder, removed at the end of the test.
@@ -144,7 +146,7 @@ fn a_private_file_is_a_regular_file_writable_only_by_its_owner() {
 /// Other users' links and folders, which only root can prepare.
 #[test]
 fn files_of_another_user_are_neither_followed_nor_used() {
-    if effective_uid() != 0 {
+    if user_id() != 0 {
         return;
     }
     let dir = TestDir::new("files-owner");

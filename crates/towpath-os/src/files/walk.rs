@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Component, Path, PathBuf};
 
 use super::UnsafePath;
-use super::dir::effective_uid;
+use super::dir::user_id;
 use crate::sys;
 use crate::sys::at;
 
@@ -109,7 +109,7 @@ fn open_entry(parent: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<O
 /// The owner of `/` is root, also where a user namespace shows root under another number.
 pub(super) fn is_trusted(owner: u32) -> bool {
     let root = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
-    owner == effective_uid() || owner == 0 || root()
+    owner == user_id() || owner == 0 || root()
 }
 
 /// Checks that a link may be followed.
@@ -125,7 +125,7 @@ pub(super) fn check_link(path: &Path, metadata: &Metadata) -> io::Result<()> {
 /// Checks that a file or folder belongs to this user and that other users cannot write to it.
 pub(super) fn check_owned_by_user(path: &Path, metadata: &Metadata) -> io::Result<()> {
     let (owner, path) = (metadata.uid(), path.to_owned());
-    if owner != effective_uid() {
+    if owner != user_id() {
         return Err(UnsafePath::Owner { path, owner }.into());
     }
     if is_writable_by_others(metadata) { Err(mode_error(path, metadata)) } else { Ok(()) }

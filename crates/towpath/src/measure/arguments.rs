@@ -9,8 +9,8 @@ use towpath_net::Rate;
 use towpath_result::OrderKind;
 use towpath_scenario::Transport;
 
-use super::amounts;
-use crate::arguments::{order, transport};
+use crate::amounts;
+use crate::options::{order, transport};
 
 /// Transports that `--mobile` measures at the same time.
 const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];

@@ -1,6 +1,5 @@
 //! `towpath measure`: measures traffic to a server.
 
-pub(crate) mod amounts;
 mod arguments;
 mod mobile;
 mod plan;
@@ -25,8 +24,8 @@ pub(crate) use arguments::MeasureArguments;
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
 use crate::interval_lines::IntervalPrinter;
+use crate::live_hosts::read_secret;
 use crate::report::{print, store_report};
-use crate::server::read_secret;
 use crate::ui::Ui;
 
 use servers::ServerTarget;

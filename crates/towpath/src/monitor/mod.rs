@@ -19,8 +19,8 @@ use towpath_netlink::{MptcpEvent, MptcpEvents, NetlinkError};
 use towpath_os::{Clock, interrupt};
 use towpath_result::Warning;
 
-use crate::arguments::interval;
 use crate::error::CliError;
+use crate::options::interval;
 use crate::ui::Ui;
 
 /// Show the Multipath TCP connections of this machine, with their subflows and processes
