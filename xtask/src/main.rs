@@ -1,11 +1,12 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
-//! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask validate-vm`,
-//! `cargo xtask validate-random` and `cargo xtask failures`.
+//! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask graph`,
+//! `cargo xtask validate-vm`, `cargo xtask validate-random` and `cargo xtask failures`.
 
 mod attack_tests;
 mod failures;
 mod finding;
 mod fingerprint;
+mod graph;
 mod repository;
 mod specs;
 mod test;
@@ -40,6 +41,7 @@ usage: cargo xtask COMMAND
          --towpath FILE   this program instead of a release build
          --renamed FILE   lines of OLD NEW: keys that this build renamed
          --only PREFIX    only scenarios and reproductions with this prefix
+  graph  draw which crate uses which (docs/images/crates.svg)
   validate-vm
          compare our worlds with a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each setup
@@ -119,6 +121,11 @@ fn main() -> ExitCode {
             Some(options) => root().and_then(|root| failures::run(&root, &options, &mut out)),
             None => return print_usage(&mut err),
         },
+        ["graph"] => root().and_then(|root| {
+            let picture = graph::draw(&tidy::metadata(&root)?);
+            std::fs::write(root.join(graph::PATH), picture)?;
+            Ok(true)
+        }),
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
         _ => return print_usage(&mut err),
     };

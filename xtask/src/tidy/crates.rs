@@ -2,7 +2,7 @@
 
 /// Systems that a crate builds on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Platform {
+pub(crate) enum Platform {
     /// Every system that Rust's standard library supports.
     Any,
     /// Linux only.

@@ -2,10 +2,13 @@
 //!
 //! Every rule is a pure function from texts to [`LintFinding`]s. `source` checks Rust files, `scan`
 //! separates their code from comments, and `markdown` checks documents. `manifest` checks the
-//! crates against the table in `crates`, and `names` the names of files and modules.
+//! crates against the table in `crates`, and `names` the names of files and modules. `circles` finds
+//! modules that use each other.
 
+mod architecture;
 mod circles;
 mod crates;
+mod foreign_systems;
 mod identifiers;
 mod manifest;
 mod markdown;
@@ -14,21 +17,29 @@ mod scan;
 mod source;
 mod wording;
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::Result;
 use crate::finding::{LintFinding, Severity};
+use crate::graph;
 use crate::repository::Repository;
 use crate::specs;
 
+pub(crate) use crates::Platform;
 pub(crate) use manifest::metadata;
 
 /// Checks the repository at `root`; returns false if it violates a rule.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let mut findings = check(&repository);
-    findings.extend(manifest::check(&metadata(root)?, &repository));
+    let metadata = metadata(root)?;
+    findings.extend(manifest::check(&metadata, &repository));
+    findings.extend(foreign_systems::check(root)?);
+    findings.extend(check_graph(root, &metadata));
     findings.sort();
     for finding in &findings {
         writeln!(out, "{finding}")?;
@@ -37,6 +48,20 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     let warnings = findings.len() - errors;
     writeln!(out, "tidy: {} files, {errors} errors, {warnings} warnings", repository.len())?;
     Ok(errors == 0)
+}
+
+/// Returns the systems that a crate builds on; those without a rule count as portable.
+pub(crate) fn crate_platform(name: &str) -> Platform {
+    crates::rule(name).map_or(Platform::Any, |rule| rule.platform)
+}
+
+/// Finds a picture of the crates that is not up to date.
+fn check_graph(root: &Path, metadata: &Value) -> Option<LintFinding> {
+    let stored = fs::read_to_string(root.join(graph::PATH)).unwrap_or_default();
+    (stored != graph::draw(metadata)).then(|| {
+        let text = "another picture of the crates, expected that of `cargo xtask graph`".to_owned();
+        LintFinding::error(graph::PATH, 1, text)
+    })
 }
 
 /// Checks all rules that need only the files.
@@ -64,6 +89,7 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
         .filter(|path| path.rsplit_once('.').is_some_and(|(_, extension)| extension == "rs"));
     let sources = sources.filter_map(|path| Some((path, repository.text(path)?)));
     findings.extend(identifiers::repeated_types(sources));
+    findings.extend(architecture::check(repository));
     findings.extend(circles::check(repository));
     findings.extend(specs::check(repository));
     findings

@@ -70,21 +70,6 @@ impl Dir {
         Self::open_with(&std::path::absolute(path)?, WalkOptions { make: None, private: true })
     }
 
-    /// Makes a new private folder below `parent`, whose name begins with `stem`.
-    pub fn scratch(parent: &Path, stem: &str) -> io::Result<Self> {
-        let parent = std::path::absolute(parent)?;
-        let parent_fd = walk(&parent, WalkOptions { make: None, private: true }, false)?;
-        for number in 0..MAX_TEMP_FILES {
-            let name = OsString::from(format!("{stem}-{number}"));
-            match at::make_folder_at(parent_fd.as_fd(), &name, 0o700) {
-                Ok(()) => return Self::open_child((&parent, &parent_fd), &name),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    }
-
     fn open_with(path: &Path, options: WalkOptions) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), fd: walk(path, options, options.private)? })
     }
