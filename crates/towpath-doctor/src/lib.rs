@@ -38,10 +38,9 @@ use towpath_live::protocol::Secret;
 
 pub use finding::{Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck};
 pub use fix::{FixAction, FixError, actions};
-pub use observation::Observation;
+pub use observation::{Observation, ServerKind};
 pub use programs::ProcessScope;
 pub use rules::diagnose;
-pub use server_kind::ServerKind;
 
 use towpath_host::snapshot::take::snapshot;
 use towpath_netlink::MptcpEvents;

@@ -6,8 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use towpath_host::snapshot::HostSnapshot;
 
-use super::server_kind::ServerKind;
-
 /// Facts about a host, its connections and its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -519,4 +517,28 @@ impl PeerSnapshots {
     pub fn latest(&self) -> &HostSnapshot {
         self.after.as_ref().unwrap_or(&self.before)
     }
+}
+
+/// Kind of server at a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerKind {
+    /// A server that accepts connections and was not identified.
+    #[default]
+    Unknown,
+    /// A towpath server with its preamble.
+    Towpath,
+    /// A server that echoes all data.
+    Echo,
+    /// A web server (HTTP/1).
+    Web,
+    /// A server that expects TLS.
+    Tls,
+    /// A Secure Shell (SSH) server.
+    Ssh,
+    /// An SMTP or FTP server: it greets with a number.
+    Mail,
+    /// A server that closes the connection after any message.
+    #[serde(alias = "hangs-up")]
+    ClosesOnData,
 }

@@ -7,11 +7,11 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use socket2::Socket;
 use towpath_os::clock::Clock;
 
 use super::attempt::{self, ConnectOptions};
+use super::observation::ServerKind;
 
 /// Timeout of a connection and of a reply.
 const IO_TIMEOUT: Duration = Duration::from_millis(400);
@@ -23,30 +23,6 @@ const PADDING_BYTES: usize = 3_500;
 /// Together more than the first window of a subflow (RFC 6928: ten segments), so that the others
 /// are used.
 const BURST_REQUESTS: usize = 16;
-
-/// Kind of server at a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ServerKind {
-    /// A server that accepts connections and was not identified.
-    #[default]
-    Unknown,
-    /// A towpath server with its preamble.
-    Towpath,
-    /// A server that echoes all data.
-    Echo,
-    /// A web server (HTTP/1).
-    Web,
-    /// A server that expects TLS.
-    Tls,
-    /// A Secure Shell (SSH) server.
-    Ssh,
-    /// An SMTP or FTP server: it greets with a number.
-    Mail,
-    /// A server that closes the connection after any message.
-    #[serde(alias = "hangs-up")]
-    ClosesOnData,
-}
 
 impl ServerKind {
     /// Returns a description for people.

@@ -21,8 +21,9 @@ use towpath_os::clock::Clock;
 use super::attempt::{self, CONNECT_TIMEOUT, ConnectOptions};
 use super::connection_watch::ConnectionWatch;
 use super::echo::EchoTest;
+use super::observation::ServerKind;
 use super::observation::{ConnectAttempt, ConnectOutcome, TestConnection};
-use super::server_kind::{self, ServerKind};
+use super::server_kind;
 use super::server_session::{self, PeerKind, ServerSession};
 
 /// Time that plain TCP is tested alone, long enough for its second SYN, which leaves after 1 s.

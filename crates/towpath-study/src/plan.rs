@@ -22,6 +22,8 @@ pub type FileLoader<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
 
 /// Example plan to begin with.
 pub const EXAMPLE: &str = include_str!("plan/example.toml");
+/// Name of the parameter that distinguishes samples.
+pub const SAMPLE_PARAMETER: &str = "sample";
 
 /// Plan of a study: every variant at every point, with every seed.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,8 +13,8 @@ use towpath_scenario::{ScenarioErrors, World};
 use crate::claims::{Claim, ClaimOutcome, ClaimSet, ClaimVerdict};
 use crate::figure::{PublishedPoint, figure, published};
 use crate::plan::{FileLoader, Plan};
+use crate::row::ENGINE_VERSION;
 use crate::row::RunRow;
-use crate::runs::ENGINE_VERSION;
 
 /// Every file of the repository's reproductions, by name: `iperf3-rpi-2025/plan.toml`.
 static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));

@@ -11,6 +11,9 @@ use towpath_scenario::{Transport, World};
 pub use metrics::run_metrics;
 pub use series::{SECOND_PREFIX, per_second};
 
+/// Version of the program, which also determines a run's result.
+pub(crate) const ENGINE_VERSION: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
+
 /// Result of one run; failed runs also have a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {

@@ -12,14 +12,10 @@ use towpath_result::{Record, SCHEMA_VERSION};
 use towpath_scenario::{Scenario, Transport, World};
 
 use crate::plan::{
-    Axis, AxisValue, DocumentError, FileLoader, KeyPath, Plan, PlotKind, Variant, remove, set,
+    Axis, AxisValue, DocumentError, FileLoader, KeyPath, Plan, PlotKind, SAMPLE_PARAMETER, Variant,
+    remove, set,
 };
-use crate::row::{Parameter, RunRow, per_second, run_metrics};
-
-/// Name of the parameter that distinguishes samples.
-pub const SAMPLE_PARAMETER: &str = "sample";
-/// Version of the program, which also determines a run's result.
-pub(crate) const ENGINE_VERSION: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
+use crate::row::{ENGINE_VERSION, Parameter, RunRow, per_second, run_metrics};
 
 /// Selection of a plan's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_scenario::{ScenarioErrors, World};
 
 use crate::plan::{FileLoader, MAX_SEEDS, Plan};
-use crate::row::RunRow;
-use crate::runs::{ENGINE_VERSION, RunGrid, RunSelection, StudyRun, short_hash};
+use crate::row::{ENGINE_VERSION, RunRow};
+use crate::runs::{RunGrid, RunSelection, StudyRun, short_hash};
 use crate::table::{self, TableError};
 
 /// Name of the file that specifies a folder's sweep.
@@ -200,7 +200,7 @@ impl SweepSpec {
 fn check_points(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
     let draws = runs.plan().random.iter().flat_map(|random| &random.draws);
     let drawn_names: Vec<_> =
-        draws.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE_PARAMETER]).collect();
+        draws.map(|draw| draw.name.as_str()).chain([crate::plan::SAMPLE_PARAMETER]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
     let mut keys = Vec::new();
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {

@@ -25,8 +25,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 
-use crate::row::{Parameter, RunRow, present_name};
-use crate::runs::ENGINE_VERSION;
+use crate::row::{ENGINE_VERSION, Parameter, RunRow, present_name};
 
 /// Columns that every table has.
 const FIXED_COLUMNS: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];

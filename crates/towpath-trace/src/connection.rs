@@ -7,7 +7,9 @@ use super::direction::DirectionTracker;
 use super::layers::SocketKey;
 use super::ranges::SeqRange;
 use super::send_limits::SubflowSendState;
-use super::tracker::INFINITE_MAPPING_END;
+
+/// End of an infinite mapping.
+pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
 
 /// Maximum number of notes of one connection.
 const MAX_NOTES: usize = 2_000;

@@ -6,11 +6,19 @@
 use towpath_result::SequenceKind;
 use towpath_wire::DataAck;
 
-use super::direction::SendContext;
 use super::ranges::{SeqRange, TaggedRanges};
 use super::send_limits::{ConnectionSendState, WindowEdges};
 use super::sequence::{PacketMark, SequenceLog};
 use super::stats::{BinnedSeries, ByteProgress, DelayHistogram, InFlight};
+
+/// Subflow and time of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SendContext {
+    /// Nanoseconds since the beginning of the capture.
+    pub(super) now_ns: u64,
+    /// Number of the subflow in its connection.
+    pub(super) subflow: u16,
+}
 
 /// Largest plausible jump of a data number: no receive window is larger.
 const MAX_JUMP: i64 = 1 << 40;

@@ -2,7 +2,7 @@
 
 use towpath_result::SequenceKind;
 
-use super::data_stream::DataStreamTracker;
+use super::data_stream::{DataStreamTracker, SendContext};
 use super::ranges::{ObservedMappings, SeqRange, TaggedRanges};
 use super::send_limits::{SenderTracker, SubflowSendState, is_full};
 use super::sequence::{PacketMark, SequenceLog};
@@ -111,15 +111,6 @@ pub(super) struct AckInfo<'a> {
     pub(super) sack: &'a [(u32, u32)],
     /// True if an acknowledgement of the same number may have another reason.
     pub(super) multipath: bool,
-}
-
-/// Subflow and time of a packet.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SendContext {
-    /// Nanoseconds since the beginning of the capture.
-    pub(super) now_ns: u64,
-    /// Number of the subflow in its connection.
-    pub(super) subflow: u16,
 }
 
 impl DirectionTracker {

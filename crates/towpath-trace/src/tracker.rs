@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use towpath_result::SequenceKind;
 use towpath_wire::{Dss, Flags, Options};
 
-use super::connection::{FallbackReason, NoteContext, NoteKind, TracedConnection, TracedSubflow};
-use super::data_stream::DataStreamTracker;
-use super::direction::{AckInfo, DirectionTracker, SendContext};
+use super::connection::{
+    FallbackReason, INFINITE_MAPPING_END, NoteContext, NoteKind, TracedConnection, TracedSubflow,
+};
+use super::data_stream::{DataStreamTracker, SendContext};
+use super::direction::{AckInfo, DirectionTracker};
 use super::layers::{CapturedSegment, SocketKey};
 use super::ranges::SeqRange;
 use super::sequence::SequenceLog;
@@ -25,8 +27,6 @@ const MAX_POLLED_SUBFLOWS: usize = 64;
 const CHECK_INTERVAL_PACKETS: u64 = 1 << 16;
 /// Maximum number of marks of all pictures.
 const MAX_TOTAL_MARKS: usize = 1_500_000;
-/// End of an infinite mapping.
-pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
 
 /// State of everything captured so far.
 #[derive(Debug, Default)]

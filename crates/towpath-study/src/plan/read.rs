@@ -352,7 +352,7 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampl
     let quick = section.take("quick").and_then(whole_number);
     let seed_name = section.take("seed-name").and_then(|v| v.text()).map(str::to_owned);
     let draws = section.require("draws", "[[random.draws]]");
-    names.insert(super::super::runs::SAMPLE_PARAMETER.to_owned());
+    names.insert(super::SAMPLE_PARAMETER.to_owned());
     let mut earlier_draws = Vec::new();
     let mut draw = |value: &Value<'_>| {
         let draw = draw(value, names, &earlier_draws)?;
