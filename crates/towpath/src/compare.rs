@@ -98,7 +98,7 @@ fn compare_scenario(
         quiet: arguments.quiet,
         explain: false,
     };
-    let Some(CompletedRuns { runs, folder, complete }) = measure(&run_arguments, ui)? else {
+    let Some(CompletedRuns { runs, folder, complete, .. }) = measure(&run_arguments, ui)? else {
         return Ok(ExitCode::from(2));
     };
     let write_page = |content: &[u8]| folder.write(PAGE_FILE, content);

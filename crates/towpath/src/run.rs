@@ -76,6 +76,8 @@ pub(crate) struct RunSchedule {
 
 /// Results of a call.
 pub(crate) struct CompletedRuns {
+    /// Scenario with the changes of the command line.
+    scenario: Scenario,
     pub(crate) runs: Vec<StoredRun>,
     pub(crate) folder: ResultFolder,
     /// Set when every requested run was made.
@@ -83,13 +85,11 @@ pub(crate) struct CompletedRuns {
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let Some(CompletedRuns { runs, folder, complete }) = measure(arguments, ui)? else {
+    let Some(CompletedRuns { scenario, runs, folder, complete }) = measure(arguments, ui)? else {
         return Ok(ExitCode::from(2));
     };
     print(&runs, arguments.json, ui)?;
     if arguments.explain {
-        let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
-        stacks::choose(&mut scenario, &arguments.how.stack)?;
         explain(&scenario, &runs, sim::threads(arguments.how.jobs), ui)?;
     }
     if let Some(hint) = expectation_note(arguments, &runs)? {
@@ -193,7 +193,7 @@ pub(crate) fn measure(
     let world_index =
         |run: &StoredRun| plan.worlds.iter().position(|world| *world == run.meta.world);
     runs.sort_by_key(|run| (world_index(run), run.meta.repeat, transport_index(run)));
-    Ok(Some(CompletedRuns { runs, folder, complete }))
+    Ok(Some(CompletedRuns { scenario, runs, folder, complete }))
 }
 
 /// Prints an estimate of the time that several runs will take.

@@ -243,6 +243,17 @@ fn a_flow_can_be_any_command() {
 }
 
 #[test]
+fn all_runs_of_a_command_have_the_scenario_of_its_beginning() {
+    let Some(_permit) = acquire_emulator() else { return };
+    let folder = TestDir::new();
+    // The first run breaks the file.
+    folder.write("scenario.toml", flow_scenario("run = \"echo broken >scenario.toml\""));
+    let output = folder.run(&["run", "scenario.toml", "-T", "tcp", "-r", "2", "-o", "results"]);
+    assert_eq!(output.code, Some(0), "{output}");
+    assert_eq!(std::fs::read_to_string(folder.work().join("scenario.toml")).unwrap(), "broken\n");
+}
+
+#[test]
 fn a_flow_whose_command_fails_is_a_failure() {
     let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
