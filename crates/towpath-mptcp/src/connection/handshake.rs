@@ -1,4 +1,4 @@
-//! MP_CAPABLE handshake of a connection, in both roles (RFC 8684 §3.1).
+//! MP_CAPABLE and MP_JOIN handshakes of a connection, in both roles (RFC 8684 §3.1, §3.2).
 
 use std::sync::Arc;
 
