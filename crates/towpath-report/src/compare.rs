@@ -65,7 +65,7 @@ pub(crate) fn table(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     });
     let mut blocks: Vec<_> = shares::blocks(groups).into_iter().chain(flows).chain(paths).collect();
     let multipath_row =
-        row("Multipath", "whether every connection spoke the multipath protocol to its end", {
+        row("Multipath", "whether every connection used the multipath protocol to its end", {
             groups.iter().map(multipath)
         });
     match blocks.as_mut_slice() {
@@ -117,14 +117,14 @@ const MAIN_LABELS: [&str; 30] = [
     "Goodput",
     "Completed",
     "Longest stall",
-    "Without gaps again after",
+    "Stall-free again after",
     "Recovery to 90 %",
     "Paths used",
     "Replies received",
     "Arrived",
     "Idle, median",
     "Loaded ",
-    "Round trips a minute",
+    "Round trips per minute",
     "Lost in a row",
     "Jitter",
     "One-way delay, median",
@@ -187,9 +187,9 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             if has_messages {
                 "every request was answered"
             } else if is_datagrams {
-                "datagrams arrived, and no end met an error"
+                "datagrams arrived, and no host reported an error"
             } else {
-                "ended as planned: whole, or still delivering in the last second"
+                "ended as planned: complete, or still delivering in the last second"
             },
             completed,
         ),
@@ -226,7 +226,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
     let mut rows = Vec::new();
-    rows.push(flow_row("Retransmits", "retransmitted packets of all subflows", |f| {
+    rows.push(flow_row("Retransmitted", "retransmitted packets of all subflows", |f| {
         median_cell(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
     rows.extend(stack_rows(groups, key));
@@ -250,31 +250,31 @@ fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let candidates: [(&str, &'static str, Pick, Write); 5] = [
         (
             "Reinjected",
-            "bytes that were reinjected on another subflow",
+            "bytes sent a second time on another subflow",
             |stack| stack.reinjected_bytes,
             number::bytes,
         ),
         (
             "Duplicates discarded",
-            "payload bytes that arrived and were not needed any more",
+            "payload bytes that arrived more than once",
             |stack| stack.discarded_bytes,
             number::bytes,
         ),
         (
             "Reorder buffer, peak",
-            "most bytes that waited for earlier data at the receiver",
+            "largest number of bytes that waited for earlier data at the receiver",
             |stack| stack.reorder_peak_bytes,
             number::bytes,
         ),
         (
             "Receive window full",
-            "time in which the sender had data and room, but the receiver allowed no more",
+            "time for which the receive window stopped a sender that had data to send",
             |stack| stack.window_blocked_ns,
             number::time,
         ),
         (
             "Penalisations (M2)",
-            "times that a path was slowed down because it blocked the window (M2)",
+            "times that a path was slowed down because it blocked the receive window (M2)",
             |stack| stack.penalisations,
             number::count,
         ),
@@ -402,20 +402,20 @@ fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -
     let event_text = truncate_words(&clean(&event.1), 16);
     [
         row(
-            &format!("Without gaps again after {event_text} ({time_text})"),
-            "time until the end of the last gap of 100 ms and more that the event caused",
+            &format!("Stall-free again after {event_text} ({time_text})"),
+            "time from the event to the end of the last gap of 100 ms or more that it caused",
             groups
                 .iter()
                 .map(|group| recovery_time_cell(&recoveries(group), |r| r.last_stall_end_ns)),
         ),
         row(
             "Recovery to 90 %",
-            "time until goodput is back to 90 % of what it was, or of what the remaining paths carry",
+            "time until goodput is back to 90 % of its former rate, or of what the remaining paths carry",
             groups.iter().map(|group| recovery_cell(&recoveries(group))),
         ),
         row(
-            "Bytes missed by then",
-            "what the reference would have delivered more until then, or until the end",
+            "Shortfall by then",
+            "bytes that the reference rate would have delivered in addition, until recovery or the end",
             groups.iter().map(|group| {
                 median_cell(recoveries(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
             }),
@@ -506,7 +506,7 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
             tone: Tone::Bad,
             bar: None,
         },
-        _ if on_several_paths == 0 => plain("spoken, but one path carried everything".to_owned()),
+        _ if on_several_paths == 0 => plain("negotiated, but one path carried all data".to_owned()),
         _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
     }
 }

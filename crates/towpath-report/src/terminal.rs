@@ -70,8 +70,7 @@ pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
             add_warning(Warning { text, hint: Some(hint.to_owned()) }, run);
         };
         if run.skipped > 0 {
-            let text =
-                format!("{} lines are of a kind that this version does not know", run.skipped);
+            let text = format!("{} lines have a type that this version does not know", run.skipped);
             warn(text, "use the towpath that wrote the result, or a newer one");
         }
         if run.truncated || run.summary.is_none() {
@@ -80,7 +79,10 @@ pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
             } else {
                 "the result is incomplete"
             };
-            warn(format!("{problem}: the run ended early or the file is cut off"), "run it again");
+            warn(
+                format!("{problem}: the run ended early or the file is truncated"),
+                "run it again",
+            );
         }
         let Some(summary) = &run.summary else { continue };
         summary.warnings.iter().for_each(|warning| add_warning(warning.clone(), run));

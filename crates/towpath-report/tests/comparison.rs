@@ -176,10 +176,10 @@ fn unfair_comparisons_are_reported() {
             "mptcp: 20 of 20 runs were too late or too noisy",
         ),
         (|run| run.summary = None, "mptcp: 20 of 20 results have no summary"),
-        (|run| run.meta.order = None, "in which order some of the runs were made is not known"),
+        (|run| run.meta.order = None, "the order of some of the runs is unknown"),
         (
             |run| run.meta.order.as_mut().unwrap().kind = OrderKind::Fixed,
-            "the transports took turns in a fixed order",
+            "the transports alternated in a fixed order",
         ),
     ];
     for (make_unfair, expected) in cases {

@@ -339,7 +339,8 @@ fn datagrams_over_paths_have_a_chart_of_their_round_trips_with_those_that_were_l
     let page = html(&runs);
     assert_well_formed(&page);
     assert_self_contained(&page);
-    for text in ["<strong>RTT of each path</strong>", "wifi: lost", "Back within, each path"] {
+    for text in ["<strong>RTT of each path</strong>", "wifi: lost", "RTT distribution of each path"]
+    {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("cellular: lost"));
@@ -348,7 +349,7 @@ fn datagrams_over_paths_have_a_chart_of_their_round_trips_with_those_that_were_l
 #[test]
 fn messages_have_charts_of_delays_and_their_distribution() {
     let plain = html(&pair());
-    assert!(!plain.contains("Delay of answers") && !plain.contains("Answered within"));
+    assert!(!plain.contains("Reply delay") && !plain.contains("Replies within"));
     let mut runs = pair();
     runs[0].records.extend(requests(DataDirection::Up).map(Record::Message));
     let both_directions = requests(DataDirection::Up).chain(requests(DataDirection::Down));
@@ -357,11 +358,11 @@ fn messages_have_charts_of_delays_and_their_distribution() {
     assert_well_formed(&page);
     assert_self_contained(&page);
     for title in [
-        "Delay of answers, every transport, requests up",
-        "Delay of answers, every transport, requests down",
-        "<strong>Delay of answers</strong>",
-        "Answered within, every transport, requests up",
-        "<strong>Answered within</strong>",
+        "Reply delay, every transport, requests up",
+        "Reply delay, every transport, requests down",
+        "<strong>Reply delay</strong>",
+        "Replies within, every transport, requests up",
+        "<strong>Replies within</strong>",
     ] {
         assert!(page.contains(title), "{title}");
     }
@@ -455,7 +456,7 @@ fn edge_cases_give_a_page() {
     empty.summary = None;
     let page = html(&[empty]);
     assert_well_formed(&page);
-    assert!(page.contains("Nothing was measured over time"));
+    assert!(page.contains("The result contains no time series"));
     assert!(page.contains("Check before you trust this"));
     let many_streams = Plan { streams: 20, duration_ms: 2_000, ..handover(Transport::Mptcp, 1) };
     for run in [plan(0, 100, 1), plan(100, 100, 1), run(&many_streams)] {
@@ -538,7 +539,7 @@ fn decisions_of_every_sample_are_one_line_between_two_events_of_the_timeline() {
     let row = rows.first().unwrap();
     assert!(row.contains("0.100–2.900 s"), "{row:.300}");
     assert!(row.contains("1160 switches between subflows, after 2.00 kB on average"), "{row:.300}");
-    assert!(page.contains("What happened (104 events)"), "all of them are counted");
+    assert!(page.contains("Events (104 events)"), "all of them are counted");
 }
 
 #[test]
@@ -671,11 +672,11 @@ fn shares_of_competing_transfers_are_printed_and_drawn() {
     }
     let page = html(&runs);
     let headline = page.split("<p class=\"headline\">").nth(1).unwrap().split('<').next().unwrap();
-    assert!(headline.starts_with("Who gets how much? "), "{headline}");
+    assert!(headline.starts_with("Shares: "), "{headline}");
     assert!(headline.contains("(75 %)") && headline.contains("(25 %)"), "{headline}");
     // (3 + 1)² / (2 · (9 + 1))
     assert_eq!(headline.matches("Jain\u{2019}s index 0.800").count(), 2, "{headline}");
-    assert_eq!(page.matches(": who gets how much</strong>").count(), 2);
+    assert_eq!(page.matches(": share of each flow</strong>").count(), 2);
     assert_eq!(page.matches("<strong>Goodput of each flow</strong>").count(), 2);
 }
 
@@ -692,7 +693,7 @@ fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
 #[test]
 fn key_results_precede_the_charts_and_the_rest_is_collapsed() {
     let page = html(&pair());
-    let before_fold = page.split("more figures</summary>").next().unwrap();
+    let before_fold = page.split("more metrics</summary>").next().unwrap();
     let rows = before_fold.matches("<th scope=\"row\"").count();
     assert!((6..=24).contains(&rows), "{rows} rows before the fold");
     assert!(before_fold.contains(">Goodput</th>") && !before_fold.contains(">Connect time</th>"));

@@ -1,4 +1,4 @@
-//! Capacity account: the use of each byte of link capacity. `docs/metrics.md` defines the parts.
+//! Capacity account: the use of each byte of link capacity. `docs/reference/metrics.md` defines the parts.
 
 use std::collections::BTreeMap;
 
@@ -336,19 +336,19 @@ impl Part {
             Self::Delivered => "delivered",
             Self::Headers => "headers",
             Self::OutOfOrder => "arrived, not readable yet at the end",
-            Self::InFlight => "on its way at the end",
+            Self::InFlight => "in flight at the end",
             Self::Lost => "carried, then lost",
             Self::Spurious => "spurious retransmission",
             Self::Reinjected => "reinjected although it had arrived",
             Self::Redundant => "copies by the scheduler",
             Self::Application => "nothing to send",
             Self::PeerWindow => "receive window",
-            Self::HeadOfLineBlocking => "window full of data that waits for another path",
+            Self::HeadOfLineBlocking => "window full of data waiting for another path",
             Self::SlowStart => "congestion window: slow start",
             Self::AfterLoss => "congestion window: after loss",
             Self::AfterOverflow => "congestion window: after a queue overflow",
             Self::PacketSize => "packets too large for the path",
-            Self::CongestionAvoidance => "congestion window: below the path's product",
+            Self::CongestionAvoidance => "congestion window: below the bandwidth-delay product",
             Self::SendBuffer => "send buffer",
             Self::Pacing => "pacing",
             Self::Scheduler => "scheduler sent elsewhere or waited",
@@ -357,10 +357,10 @@ impl Part {
             Self::NoSubflow => "no subflow on the path",
             Self::Handshake => "handshake",
             Self::Backup => "backup path",
-            Self::Stale => "path taken for dead",
+            Self::Stale => "path considered failed",
             Self::ReceiverCpu => "receiver's processor",
             Self::SenderCpu => "sender's processor",
-            Self::Unknown => "not known",
+            Self::Unknown => "unknown",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections reconstructed from a packet capture; see `docs/trace.md` for the definitions.
+//! Connections reconstructed from a packet capture; see `docs/guides/analyse-captures.md` for the definitions.
 
 use std::collections::BTreeMap;
 

@@ -76,7 +76,7 @@ impl ReinjectionCause {
     }
 }
 
-/// Connection-level totals for one flow in one direction; see `docs/metrics.md`. Values of an end
+/// Connection-level totals for one flow in one direction; see `docs/reference/metrics.md`. Values of an end
 /// whose stack does not report them are absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StackStats {

@@ -44,7 +44,7 @@ pub struct DatagramRow {
     pub variation_max_ns: Option<u64>,
 }
 
-/// Outcome of a flow's datagrams in one direction; see `docs/metrics.md`.
+/// Outcome of a flow's datagrams in one direction; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DatagramStats {
     /// Path over which the datagrams were sent.
@@ -85,7 +85,7 @@ pub struct DatagramStats {
     pub call: Option<CallStats>,
 }
 
-/// Quality of one direction of a call; see `docs/metrics.md`.
+/// Quality of one direction of a call; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CallStats {
     /// Codec of the sound, `g711` or `g729a`; or `video`.

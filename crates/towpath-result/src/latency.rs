@@ -6,7 +6,7 @@ use towpath_scenario::Load;
 
 use super::DelayStats;
 
-/// One phase of `latency`; see `docs/metrics.md`.
+/// One phase of `latency`; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPhase {
     /// Background load during the phase.

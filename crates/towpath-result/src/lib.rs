@@ -512,7 +512,7 @@ pub struct FlowSummary {
     pub datagrams: Option<DatagramStats>,
 }
 
-/// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.
+/// Gaps in delivery, seen by the receiver; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Stall {
     /// Longest time without a byte, between the first byte and the end of the flow.

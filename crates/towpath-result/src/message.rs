@@ -38,7 +38,7 @@ pub struct Message {
     pub replied_ns: Option<u64>,
 }
 
-/// Delays of a flow's requests in one direction; see `docs/metrics.md`. All zero for the direction
+/// Delays of a flow's requests in one direction; see `docs/reference/metrics.md`. All zero for the direction
 /// that carries only replies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MessageStats {

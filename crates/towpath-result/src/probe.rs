@@ -23,7 +23,7 @@ pub struct Probe {
     pub answered_ns: Option<u64>,
 }
 
-/// Delay and loss of a path, measured with datagrams; see `docs/metrics.md`.
+/// Delay and loss of a path, measured with datagrams; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PathStats {
     /// Number of the flow, from 0.

@@ -27,7 +27,7 @@ pub enum OrderKind {
     Random,
 }
 
-/// Processor time that the two ends of all flows used; see `docs/metrics.md`.
+/// Processor time that the two ends of all flows used; see `docs/reference/metrics.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuTime {
     /// Processor time of the hosts that opened connections; absent if unknown.

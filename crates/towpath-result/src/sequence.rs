@@ -1,5 +1,5 @@
 //! Time–sequence plots of a connection: data sent, retransmitted and acknowledged over time. See
-//! `docs/trace.md` for the definitions. Their size is bounded, so longer transfers have a coarser
+//! `docs/guides/analyse-captures.md` for the definitions. Their size is bounded, so longer transfers have a coarser
 //! resolution.
 
 use schemars::JsonSchema;

@@ -168,7 +168,7 @@ fn a_handover_is_summarised_with_its_recovery() {
     assert_eq!(
         summary.verdict,
         "mptcp delivered 148 MB at 119 Mbit/s over wifi and cellular; \
-         without gaps again 0.33 s after `wifi down`"
+         stall-free again 0.33 s after `wifi down`"
     );
     assert!(summary.ok && summary.warnings.is_empty(), "{summary:?}");
     assert!((summary.subflows[1].share - 0.75).abs() < 1e-9);
@@ -184,7 +184,7 @@ fn the_last_stall_end_is_reported_before_the_earlier_goodput_recovery() {
     let summary = mptcp_summary(&two_links(vec![wifi_down()]), flow_input(&all_pieces));
     let verdict = &summary.verdict;
     assert!(
-        verdict.contains("without gaps again ") && verdict.contains(" s after `wifi down`"),
+        verdict.contains("stall-free again ") && verdict.contains(" s after `wifi down`"),
         "{verdict}"
     );
     let recovery = &summary.flows[0].recoveries[0];

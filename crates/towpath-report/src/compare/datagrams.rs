@@ -18,7 +18,7 @@ const ROWS: [DatagramMetric; 18] = [
     }),
     (
         "Mouth to ear",
-        "packet, network and jitter buffer; the network's part as the note says",
+        "packetisation, network and jitter buffer; the note names the source of the network's part",
         mouth_to_ear,
     ),
     ("Lost or not sent", "datagrams of the call that never arrived", |all| {
@@ -27,16 +27,14 @@ const ROWS: [DatagramMetric; 18] = [
     ("Late", "datagrams that arrived too late for the jitter buffer", |all| {
         call_share_cell(all, |d| d.late, |d| d.sent.saturating_add(d.unsent))
     }),
-    ("Frames in time", "frames of the picture of which all datagrams were there in time", frames),
-    ("Arrived", "datagrams that arrived, each once, of those that were sent", arrived),
-    ("Lost in a row", "most datagrams that were lost one after the other", |all| {
-        counts(all, |d| d.longest_loss_run)
-    }),
-    ("Duplicated", "datagrams that came again", |all| counts(all, |d| d.duplicated)),
-    ("Out of order", "datagrams that came after one that was sent later", |all| {
+    ("Frames in time", "video frames whose datagrams all arrived in time", frames),
+    ("Arrived", "distinct datagrams that arrived, of those sent", arrived),
+    ("Lost in a row", "longest run of lost datagrams", |all| counts(all, |d| d.longest_loss_run)),
+    ("Duplicated", "datagrams that arrived more than once", |all| counts(all, |d| d.duplicated)),
+    ("Out of order", "datagrams that arrived after one that was sent later", |all| {
         counts(all, |d| d.out_of_order)
     }),
-    ("Jitter", "interarrival jitter (RFC 3550 §6.4.1) when the last one arrived", |all| {
+    ("Jitter", "interarrival jitter (RFC 3550 §6.4.1) at the last arrival", |all| {
         times(all, |d| Some(d.jitter_ns))
     }),
     ("Jitter, mean", "its mean over all arrivals", |all| times(all, |d| Some(d.jitter_mean_ns))),

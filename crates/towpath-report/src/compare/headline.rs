@@ -104,7 +104,7 @@ fn gap(group: &RunGroup<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64>
     times.get(times.len() / 2).copied()
 }
 
-/// Returns a sentence such as `After wifi down: mpquic without gaps again in 1.58 s, mptcp in 3.02
+/// Returns a sentence such as `After wifi down: mpquic stall-free again in 1.58 s, mptcp in 3.02
 /// s; tcp and quic never.`
 fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -> String {
     let mut ended: Vec<(f64, &str)> = Vec::new();
@@ -122,14 +122,14 @@ fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) ->
         if *ns <= 0.0 {
             return format!("{name} had no gap");
         }
-        let suffix = if std::mem::take(&mut is_first) { " without gaps again" } else { "" };
+        let suffix = if std::mem::take(&mut is_first) { " stall-free again" } else { "" };
         format!("{name}{suffix} in {}", number::time(*ns))
     });
     let mut parts = texts.collect::<Vec<_>>().join(", ");
     if !never.is_empty() {
         let names = format::list(&never);
         parts = if ended.is_empty() {
-            format!("{names} never without gaps again")
+            format!("{names} never stall-free again")
         } else {
             format!("{parts}; {names} never")
         };

@@ -34,22 +34,22 @@ pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
             let cells = phases_by_group.iter().map(|phases| cell(phases));
             rows.push(row(&format!("{name}, {statistic}"), meaning, cells));
         };
-        add("median", "half of the requests were answered within this time", &|phases| {
+        add("median", "half of the requests had their reply within this time", &|phases| {
             let cell = delay(phases, |d| d.p50_ns);
             with_increase(cell, phases.iter().filter_map(|phase| phase.delay_increase_ns))
         });
-        add("95 %", "95 % of the requests were answered within this time", &|phases| {
+        add("95 %", "95 % of the requests had their reply within this time", &|phases| {
             delay(phases, |d| d.p95_ns)
         });
-        add("99 %", "99 % of the requests were answered within this time", &|phases| {
+        add("99 %", "99 % of the requests had their reply within this time", &|phases| {
             delay(phases, |d| d.p99_ns)
         });
         let cells = phases_by_group.iter().map(|phases| {
             let rates = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
             median_cell(rates, number::count)
         });
-        let meaning = "60 s over the mean of the 95 % that were answered soonest";
-        rows.push(row(&format!("Round trips a minute, {}", load_label(load)), meaning, cells));
+        let meaning = "60 s divided by the mean of the fastest 95 %";
+        rows.push(row(&format!("Round trips per minute, {}", load_label(load)), meaning, cells));
     }
     rows.extend(paths(groups, key));
     rows
@@ -84,7 +84,7 @@ fn paths(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
                 path_cell(&phases.filter(|path| path.path == name).collect::<Vec<_>>())
             });
             let label = format!("{} {}, median", cut(&clean(&name), 20), load_label(load));
-            rows.push(row(&label, "datagrams over this path, from sent to back", cells));
+            rows.push(row(&label, "datagrams over this path, from sent to returned", cells));
         }
     }
     rows

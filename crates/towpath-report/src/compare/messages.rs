@@ -10,32 +10,32 @@ use crate::group::{FlowKey, MedianRange, RunGroup};
 type MessageMetric = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
 const ROWS: [MessageMetric; 12] = [
-    ("Requests answered", "requests that were answered, of those that were due", answered),
-    ("Delay, median", "from when a request was due until it was answered", |all| {
+    ("Requests answered", "requests with a reply, of those due", answered),
+    ("Delay, median", "from the due time of a request to its reply", |all| {
         delay(all, |d| d.p50_ns)
     }),
     ("Delay, mean", "with the standard deviation", mean),
-    ("Delay, 90 %", "90 % of the requests were answered within this time", |all| {
+    ("Delay, 90 %", "90 % of the requests had their reply within this time", |all| {
         delay(all, |d| d.p90_ns)
     }),
-    ("Delay, 99 %", "99 % of the requests were answered within this time", |all| {
+    ("Delay, 99 %", "99 % of the requests had their reply within this time", |all| {
         delay(all, |d| d.p99_ns)
     }),
-    ("Delay, 99.9 %", "99.9 % of the requests were answered within this time", |all| {
+    ("Delay, 99.9 %", "99.9 % of the requests had their reply within this time", |all| {
         delay(all, |d| d.p999_ns)
     }),
-    ("Delay, max", "of the slowest answer", |all| delay(all, |d| d.max_ns)),
-    ("One-way delay, median", "from when a request was due until the other end had it", |all| {
+    ("Delay, max", "of the slowest reply", |all| delay(all, |d| d.max_ns)),
+    ("One-way delay, median", "from the due time of a request to its arrival", |all| {
         times(all, |m| Some(m.delivery?.p50_ns))
     }),
-    ("Startup delay", "from the wish to watch until the video began", |all| {
+    ("Startup delay", "from the request to play until playback began", |all| {
         times(all, |m| m.video?.startup_ns)
     }),
-    ("Rebuffer events", "times that the player had nothing to show", stalls),
-    ("Rebuffer time", "how long the player had nothing to show", |all| {
+    ("Rebuffer events", "times that playback stopped for lack of data", stalls),
+    ("Rebuffer time", "time for which playback was stopped", |all| {
         times(all, |m| Some(m.video?.rebuffer_ns))
     }),
-    ("Page load time", "until everything on the page was there", |all| {
+    ("Page load time", "until all objects of the page had arrived", |all| {
         times(all, |m| m.page?.load_ns)
     }),
 ];
@@ -61,7 +61,7 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let ratio = second / best.max(1.0);
     let (best, second) = (number::time(*best), number::time(*second));
     Some(if ratio < 1.05 {
-        format!("The slowest answers of {winner} and {name} took about the same time ({best}).")
+        format!("The slowest replies of {winner} and {name} took about the same time ({best}).")
     } else {
         format!("Max delay: {winner} {best}, {name} {second}: {ratio:.1} times as long.")
     })

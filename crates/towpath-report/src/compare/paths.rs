@@ -11,26 +11,28 @@ use crate::group::RunGroup;
 type PathMetric = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
 const ROWS: [PathMetric; 8] = [
-    ("Replies received", "datagrams that came back in time, of those that were due", answered),
-    ("RTT, median", "from sent to back, of those that came back", |all| {
+    ("Replies received", "datagrams that returned in time, of those due", answered),
+    ("RTT, median", "from sent to returned; lost datagrams do not count", |all| {
         round_trip(all, |d| d.p50_ns)
     }),
-    ("RTT, 90 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 90 %", "from sent to returned; lost datagrams do not count", |all| {
         round_trip(all, |d| d.p90_ns)
     }),
-    ("RTT, 99 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 99 %", "from sent to returned; lost datagrams do not count", |all| {
         round_trip(all, |d| d.p99_ns)
     }),
-    ("RTT, 99.9 %", "from sent to back, of those that came back", |all| {
+    ("RTT, 99.9 %", "from sent to returned; lost datagrams do not count", |all| {
         round_trip(all, |d| d.p999_ns)
     }),
-    ("RTT, max", "from sent to back, of those that came back", |all| round_trip(all, |d| d.max_ns)),
+    ("RTT, max", "from sent to returned; lost datagrams do not count", |all| {
+        round_trip(all, |d| d.max_ns)
+    }),
     (
         "RTT incl. timeouts, 99 %",
-        "from due to back; one that did not come back counts with the time for which it was waited for",
+        "from due time to return; a lost datagram counts with its timeout",
         |all| median_cell(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
     ),
-    ("Longest gap without reply", "longest time in which nothing came back", longest_gap),
+    ("Longest gap without reply", "longest time without a returned datagram", longest_gap),
 ];
 
 /// Returns one block for each path that was probed with datagrams.

@@ -80,7 +80,7 @@ fn share(summary: &Summary, flows: &[FlowKey], index: usize) -> Option<f64> {
     rates.get(index).filter(|_| sum > 0.0).map(|rate| rate / sum)
 }
 
-/// Returns a sentence such as `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s
+/// Returns a sentence such as `Shares: mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s
 /// (Jain's index 0.948).`
 pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let competing = competing_flows(groups);
@@ -105,7 +105,7 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
         Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&flow_texts?)))
     });
     let flow_texts: Vec<String> = flow_texts.collect();
-    (!flow_texts.is_empty()).then(|| format!("Who gets how much? {}.", flow_texts.join("; ")))
+    (!flow_texts.is_empty()).then(|| format!("Shares: {}.", flow_texts.join("; ")))
 }
 
 fn jain_indices(group: &RunGroup<'_>, flows: &[FlowKey]) -> Vec<f64> {
@@ -120,7 +120,7 @@ pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
         let direction_text =
             flows.first().map(|key| super::direction(key.direction)).unwrap_or_default();
         let suffix = if several { format!(", {direction_text}") } else { String::new() };
-        TableBlock { title: format!("who gets how much{suffix}"), rows: rows(groups, flows) }
+        TableBlock { title: format!("share of each flow{suffix}"), rows: rows(groups, flows) }
     };
     competing.iter().map(block).collect()
 }
@@ -137,7 +137,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
             };
             TableRow {
                 label: format!("Share of {name}"),
-                meaning: "its goodput over that of all transfers in this direction",
+                meaning: "its goodput divided by that of all transfers in this direction",
                 cells: groups.iter().map(cell).collect(),
             }
         })
@@ -148,7 +148,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
     };
     rows.push(TableRow {
         label: "Jain\u{2019}s index".to_owned(),
-        meaning: "fairness: 1 when all got the same, 1/n when one of n got everything (Jain, Chiu, \
+        meaning: "fairness: 1 if all got the same, 1/n if one of n got everything (Jain, Chiu, \
                   Hawe, 1984)",
         cells: groups.iter().map(index).collect(),
     });

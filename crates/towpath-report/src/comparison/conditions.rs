@@ -138,7 +138,7 @@ fn order(run: &StoredRun) -> Option<String> {
     Some(match run.meta.order.map(|order| (order.kind, order.seed)) {
         Some((OrderKind::Random, seed)) => format!("random, seed {seed}"),
         Some((OrderKind::Fixed, _)) => "fixed".to_owned(),
-        None => "not known".to_owned(),
+        None => "unknown".to_owned(),
     })
 }
 
@@ -160,7 +160,7 @@ fn multipath(run: &StoredRun) -> Option<String> {
     multipath.requested.then(|| {
         match (multipath.used, multipath.paths_used.len()) {
             (true, 2..) => "used",
-            (true, _) => "spoken, on one path",
+            (true, _) => "negotiated, one path",
             (false, _) => "not used",
         }
         .to_owned()

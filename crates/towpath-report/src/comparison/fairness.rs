@@ -48,7 +48,7 @@ fn warn_mixed_conditions(conditions: &[ComparedCondition], warnings: &mut Vec<Wa
     let hints = [
         (
             "World",
-            "a simulated figure against a measured one says how good the model is, not which \
+            "a simulated value against a measured one shows how good the model is, not which \
                    transport is better; compare within one world",
         ),
         ("Duration", "run them for the same time: start and end weigh differently"),
@@ -57,7 +57,7 @@ fn warn_mixed_conditions(conditions: &[ComparedCondition], warnings: &mut Vec<Wa
         ("towpath", "measure again with one version"),
         (
             "CPU accounting",
-            "CPU per GB counts different work here: the kernel's receiving side is in \
+            "CPU per GB counts different work here: the kernel's receive processing is in \
                          none, a transport outside the kernel is in whole",
         ),
     ];
@@ -139,7 +139,7 @@ fn warn_scenarios(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     if texts.len() > 1 {
         warnings.push(warning(
             format!("{} different scenarios are compared", texts.len()),
-            "look at the scenarios in the runs' reports, and see whether only what you compare \
+            "read the scenarios in the runs' reports, and check that only what you compare \
              differs",
         ));
     }
@@ -156,7 +156,7 @@ fn warn_buffers(conditions: &[ComparedCondition], warnings: &mut Vec<Warning>) {
     if !names.is_empty() {
         warnings.push(warning(
             format!("buffers differ: {}", names.join(", ")),
-            "a full buffer bounds goodput and hides loss: give both ends the same",
+            "a full buffer limits goodput and hides loss: use equal buffers",
         ));
     }
 }
@@ -181,7 +181,7 @@ fn warn_unusable_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) 
                     "{}: {without_summary} of {total} results have no summary and are left out",
                     group.label
                 ),
-                "they were interrupted, or their files are cut off",
+                "they were interrupted, or their files are truncated",
             ));
         }
         let not_multipath = count(|run| {
@@ -193,7 +193,7 @@ fn warn_unusable_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) 
                     "{}: {not_multipath} of {total} runs did not use it to the end",
                     group.label
                 ),
-                "they fell back: see the proof in their reports",
+                "they fell back: see *Was multipath used?* in their reports",
             ));
         }
     }
@@ -211,15 +211,15 @@ fn warn_few_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     let fewest = groups.iter().map(|g| g.summaries().count()).min().unwrap_or(0);
     if differ(&counts) {
         let text = format!("numbers of repetitions differ: {}", per_group(groups, &counts));
-        warnings.push(warning(text, "repeat all equally often, in turn"));
+        warnings.push(warning(text, "repeat all transports equally often, in turn"));
     }
     if fewest < MIN_SAMPLES {
         warnings.push(warning(
             match fewest {
-                1 => format!("1 repetition is too few for an interval, which takes {MIN_SAMPLES}"),
+                1 => format!("1 repetition is too few for an interval, which needs {MIN_SAMPLES}"),
                 few => {
                     format!(
-                        "{few} repetitions are too few for an interval, which takes {MIN_SAMPLES}"
+                        "{few} repetitions are too few for an interval, which needs {MIN_SAMPLES}"
                     )
                 }
             },
@@ -250,14 +250,14 @@ fn warn_run_orders(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     }
     if real_time_runs().any(|run| run.meta.order.is_none()) {
         warnings.push(warning(
-            "in which order some of the runs were made is not known".to_owned(),
-            "measure with `towpath compare SCENARIO`, which takes turns",
+            "the order of some of the runs is unknown".to_owned(),
+            "use `towpath compare SCENARIO`, which alternates the transports",
         ));
     } else if real_time_runs().any(|run| run.meta.order.is_some_and(|o| o.kind == OrderKind::Fixed))
     {
         warnings.push(warning(
-            "the transports took turns in a fixed order".to_owned(),
-            "each then always follows the same other one: use `--order random`",
+            "the transports alternated in a fixed order".to_owned(),
+            "each transport then always follows the same one: use `--order random`",
         ));
     }
 }
@@ -280,7 +280,7 @@ fn warn_equal_runs(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
     if !names.is_empty() {
         warnings.push(warning(
             format!("all repetitions of {} are equal", format::list(&names)),
-            "the scenario draws nothing at random for them, so their intervals say nothing: give it \
+            "the scenario draws nothing at random for them, so their intervals mean nothing: give it \
              jitter or loss, or emulate it",
         ));
     }

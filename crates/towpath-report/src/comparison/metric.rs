@@ -15,8 +15,8 @@ pub(crate) enum BetterDirection {
 impl BetterDirection {
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::More => "more is better",
-            Self::Less => "less is better",
+            Self::More => "higher is better",
+            Self::Less => "lower is better",
         }
     }
 }
@@ -49,24 +49,19 @@ pub(crate) static METRICS: [RunMetric; 14] = [
         of_transfers: true,
         ..run_metric("goodput", "Goodput", "bytes that the receivers read, over the time", More)
     },
-    run_metric("delay.p50", "Delay, median", "from due to answered", Less),
-    run_metric("delay.p90", "Delay, 90 %", "from due to answered", Less),
-    run_metric("delay.p99", "Delay, 99 %", "from due to answered", Less),
-    run_metric("delay.p999", "Delay, 99.9 %", "from due to answered", Less),
-    run_metric("delay.max", "Delay, max", "from due to answered", Less),
+    run_metric("delay.p50", "Delay, median", "from due time to reply", Less),
+    run_metric("delay.p90", "Delay, 90 %", "from due time to reply", Less),
+    run_metric("delay.p99", "Delay, 99 %", "from due time to reply", Less),
+    run_metric("delay.p999", "Delay, 99.9 %", "from due time to reply", Less),
+    run_metric("delay.max", "Delay, max", "from due time to reply", Less),
     run_metric(
         "video.startup",
         "Startup delay",
-        "from the wish to watch to the first picture",
+        "from the request to play to the first frame",
         Less,
     ),
-    run_metric(
-        "video.rebuffer",
-        "Rebuffer time",
-        "time in which the player had nothing to show",
-        Less,
-    ),
-    run_metric("web.load", "Page load time", "until everything on the page was there", Less),
+    run_metric("video.rebuffer", "Rebuffer time", "time for which playback was stopped", Less),
+    run_metric("web.load", "Page load time", "until all objects of the page had arrived", Less),
     run_metric(
         "stall.longest",
         "Longest stall",

@@ -167,7 +167,7 @@ fn write_ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink
         (false, _) => "ratios of the medians",
         (true, false) => "medians of the ratios within each repetition, or ratios of the medians",
     };
-    let text = format!("{method}, with 95 % intervals; * the interval does not hold 1");
+    let text = format!("{method}, with 95 % intervals; * the interval does not contain 1");
     for line in wrap(&text, width) {
         let _ = writeln!(out, "{}", ink.faint(&line));
     }

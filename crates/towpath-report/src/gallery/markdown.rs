@@ -23,7 +23,7 @@ pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
     };
     let mut out = format!(
         "# Published figures, {title}\n\n\
-        Made by `towpath reproduce all{option}{thin_option} --docs docs`; do not edit. Each figure stands with what its \
+        Made by `towpath reproduce all{option}{thin_option} --docs docs/reference`; do not edit. Each figure stands with what its \
         source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
         that somebody else gives: the text of the source,\nor whom the legend names{ring_note}. [reproduce.md](reproduce.md) says how to repeat them, \
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"

@@ -16,9 +16,9 @@ const STYLE: &str = concat!(include_str!("../style.css"), include_str!("gallery.
 
 /// Returns the page; links lead to files in the same folder.
 pub fn page(entries: &[GalleryEntry]) -> String {
-    let mut out = head("Published figures, repeated", STYLE, None);
+    let mut out = head("Published figures, reproduced", STYLE, None);
     out.push_str(
-        "<header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
+        "<header><h1>Published figures, reproduced</h1><p class=\"lead\">Each figure with what its \
          source claims, and what our runs say to it. Filled markers are ours, simulated or alone; \
          those with a dot in the middle, and pale bars, ran over real kernels; hollow ones are \
          points of others: the source, or a model that the legend names.</p></header><main>",

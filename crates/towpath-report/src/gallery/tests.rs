@@ -99,7 +99,10 @@ fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
     );
     assert_eq!(two_worlds.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 unreliable");
     let text = markdown(&[two_worlds.clone()], "images");
-    assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
+    assert!(
+        text.contains("`towpath reproduce all --world sim,emu --docs docs/reference`"),
+        "{text}"
+    );
     assert!(text.contains("](images/miguel-singh-c-sim-emu.svg)"), "{text}");
     assert!(text.contains("B fails (section 3; in `emu`)"), "{text}");
     assert!(text.contains("1 not checked |"), "{text}");

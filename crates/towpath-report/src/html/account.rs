@@ -35,18 +35,18 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     table(out, account, style);
     let basis = match account.basis {
         Basis::Model => {
-            "Capacity and what was carried are the link model\u{2019}s; why the rest was not used \
-             is what the stack itself noted. All of it is exact."
+            "Capacity and carried data come from the link model, the reasons for unused capacity \
+             from the stack itself. All values are exact."
         }
         Basis::Sampled => {
-            "Capacity and what was carried are the link model\u{2019}s and exact; why the rest was \
-             not used is judged by what the kernel or the library said of its connections at \
-             each look."
+            "Capacity and carried data come from the link model and are exact. The reasons for \
+             unused capacity follow from the state that the kernel or the library reported in \
+             each sample."
         }
         Basis::Estimate => {
-            "The capacity of these paths is unknown: the account uses the largest rate that was seen. \
-             What packets lost on the way had used of it is not known; what their loss costs shows \
-             as the congestion window\u{2019}s."
+            "The capacity of these paths is unknown; the account uses the largest rate observed. \
+             The capacity that lost packets used is unknown. The cost of their loss counts for the \
+             congestion window."
         }
     };
     let unlimited_paths: Vec<String> =
@@ -177,7 +177,7 @@ fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, show_direction: bool)
         if show_direction { format!(", {}", direction(link.direction)) } else { String::new() };
     Chart {
         title: format!("Capacity of {}{direction_text}", cut(&clean(&link.path), 40)),
-        about: format!("what became of it; mean of {}", per_point(grid)),
+        about: format!("use of the capacity; mean of {}", per_point(grid)),
         unit: unit.name.to_owned(),
         series: bands,
         max,
@@ -209,7 +209,7 @@ fn name(group: PartGroup) -> &'static str {
         PartGroup::Delivered => "delivered",
         PartGroup::Headers => "headers",
         PartGroup::Undelivered => "not readable yet",
-        PartGroup::Wasted => "lost or repeated",
+        PartGroup::Wasted => "lost or duplicate",
         PartGroup::Application => "nothing to send",
         PartGroup::Window => "receive window",
         PartGroup::Congestion => "congestion window",
@@ -218,6 +218,6 @@ fn name(group: PartGroup) -> &'static str {
         PartGroup::Scheduler => "scheduler",
         PartGroup::Unusable => "path not usable",
         PartGroup::Cpu => "processor",
-        PartGroup::Unknown => "not known",
+        PartGroup::Unknown => "unknown",
     }
 }

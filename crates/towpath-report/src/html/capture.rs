@@ -170,6 +170,6 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
     }
     table_end(out);
     out.push_str(
-        "<p class=\"about\">Times are median / 99 %. What each figure means is said in docs/trace.md.</p>",
+        "<p class=\"about\">Times are median / 99 %. docs/guides/analyse-captures.md defines each value.</p>",
     );
 }

@@ -211,7 +211,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
         let reason = if compared.groups.len() < 2 {
             "nothing to compare with"
         } else {
-            "no ratios: a figure is zero, was never reached, or was not measured"
+            "no ratios: a value is zero, was never reached, or was not measured"
         };
         let _ = write!(out, "<figure><figcaption class=\"about\">{reason}</figcaption></figure>");
         return;

@@ -15,7 +15,7 @@ const CURVE_POINTS: usize = 240;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: f64 = 1e6;
 /// Counted items and the measured time span, for labels.
-const REQUEST_LABELS: (&str, &str) = ("requests", "from due to answered");
+const REQUEST_LABELS: (&str, &str) = ("requests", "from due time to reply");
 /// Minimum delay for an axis in seconds, in milliseconds.
 const MIN_SECONDS_AXIS_MS: f64 = 5_000.0;
 
@@ -85,10 +85,7 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<ChartSeries>) -> Chart {
     }
     Chart {
         title: title.to_owned(),
-        about: format!(
-            "the slowest answer to the requests that were due in each {}",
-            per_point(grid)
-        ),
+        about: format!("the slowest reply to the requests due in each {}", per_point(grid)),
         unit: unit.to_owned(),
         max: axis_end(top / ms_per_unit, 7),
         series,
@@ -102,7 +99,7 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
         series_style(request_label(direction), class(direction), delays(run, grid, direction))
     };
     let all_series: Vec<_> = directions(run).into_iter().map(series_of).collect();
-    (!all_series.is_empty()).then(|| chart("Delay of answers", grid, all_series))
+    (!all_series.is_empty()).then(|| chart("Reply delay", grid, all_series))
 }
 
 /// Returns the delays of every transport, of the first repetition each.
@@ -121,7 +118,7 @@ pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
         let suffix =
             if show_direction { format!(", {}", request_label(direction)) } else { String::new() };
         let all_series = runs.map(series).collect();
-        chart(&format!("Delay of answers, every transport{suffix}"), grid, all_series)
+        chart(&format!("Reply delay, every transport{suffix}"), grid, all_series)
     };
     directions.into_iter().map(chart_of).collect()
 }
@@ -155,7 +152,7 @@ pub(super) fn distribution(out: &mut String, run: &StoredRun) {
     };
     write(
         out,
-        ("Answered within", REQUEST_LABELS.0, REQUEST_LABELS.1),
+        ("Replies within", REQUEST_LABELS.0, REQUEST_LABELS.1),
         &directions(run).into_iter().map(curve_of).collect::<Vec<_>>(),
     );
 }
@@ -173,7 +170,7 @@ pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
         let suffix =
             if show_direction { format!(", {}", request_label(direction)) } else { String::new() };
         let curves: Vec<DelayCurve> = groups.iter().map(curve).collect();
-        let title = format!("Answered within, every transport{suffix}");
+        let title = format!("Replies within, every transport{suffix}");
         write(out, (&title, REQUEST_LABELS.0, REQUEST_LABELS.1), &curves);
     }
 }

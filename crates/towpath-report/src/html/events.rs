@@ -54,7 +54,7 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let lines = fold_decisions(&events);
     fold(
         out,
-        &format!("What happened ({})", format::count(events.len() as u64, "event")),
+        &format!("Events ({})", format::count(events.len() as u64, "event")),
         lines.len() <= FOLD_AFTER,
     );
     table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
@@ -153,17 +153,17 @@ impl EventRow<'_> {
             }),
             EventKind::Reinjection => self
                 .sum("bytes")
-                .map(|bytes| format!("{} again{cause}", number::bytes(bytes as f64))),
+                .map(|bytes| format!("{} reinjected{cause}", number::bytes(bytes as f64))),
             EventKind::Penalisation => self.sum("times").map(|times| {
                 let times = number::count(times as f64);
-                format!("slowed down {times} ×: it blocked the window (M2)")
+                format!("penalised {times} ×: it blocked the receive window (M2)")
             }),
             EventKind::Window => self.sum("blocked_ns").map(|ns| {
                 let longest =
                     self.events.iter().filter_map(|e| detail_number(e, "blocked_ns")).max();
                 let longest = number::time(longest.unwrap_or(0) as f64);
                 format!(
-                    "the window was full {count} ×, {} in all, {longest} at most",
+                    "receive window full {count} ×, {} in total, at most {longest}",
                     number::time(ns as f64)
                 )
             }),

@@ -74,7 +74,7 @@ fn goodput(flows: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
         };
         Chart {
             title: format!("{title}{suffix}"),
-            about: format!("what each receiver read; mean of {}", per_point(grid)),
+            about: format!("goodput at each receiver; mean of {}", per_point(grid)),
             unit: unit.name.to_owned(),
             series: flows.iter().map(series).collect(),
             max,
@@ -101,7 +101,7 @@ fn share(flows: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
     };
     Chart {
         title: title.to_owned(),
-        about: format!("of what all of them got in each {}", per_point(grid)),
+        about: format!("share of the total in each {}", per_point(grid)),
         unit: "%".to_owned(),
         series: flows.iter().map(series).collect(),
         max: 100.0,
@@ -135,7 +135,7 @@ pub(super) fn side_by_side(
             )
         };
         let flows: Vec<FlowGoodput> = keys.iter().enumerate().map(goodput_of_flow).collect();
-        let title = format!("{}: who gets how much{suffix}", group.label);
+        let title = format!("{}: share of each flow{suffix}", group.label);
         Some(share(&flows, grid, &title))
     };
     groups.iter().filter_map(chart).collect()

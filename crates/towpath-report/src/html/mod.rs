@@ -120,7 +120,7 @@ impl HtmlPage {
         if has_charts {
             let panel = panel::run_panel(run, &self.style);
             if panel.charts.is_empty() {
-                self.out.push_str("<p class=\"none\">Nothing was measured over time.</p>");
+                self.out.push_str("<p class=\"none\">The result contains no time series.</p>");
             } else {
                 self.event_legend(&panel);
                 self.panel(&panel);

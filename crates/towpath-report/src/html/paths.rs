@@ -110,8 +110,8 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
     (!all_series.is_empty()).then(|| Chart {
         title: "RTT of each path".to_owned(),
         about: format!(
-            "datagrams without any transport, from due to back: the slowest of each {}; dots are \
-             datagrams that did not come back",
+            "plain datagrams, from due time to return: the slowest in each {}; dots are \
+             datagrams that did not return",
             per_point(grid)
         ),
         unit: "ms".to_owned(),
@@ -128,5 +128,9 @@ pub(super) fn distribution(out: &mut String, run: &StoredRun, style: &PageStyle)
         (series.name(), format!("{} line", style.class(series.path)), delays)
     };
     let curves: Vec<DelayCurve> = path_series(run).iter().map(curve).collect();
-    delay::write(out, ("Back within, each path", "datagrams", "from due to back"), &curves);
+    delay::write(
+        out,
+        ("RTT distribution of each path", "datagrams", "from due time to return"),
+        &curves,
+    );
 }

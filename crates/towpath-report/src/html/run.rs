@@ -335,7 +335,7 @@ fn reproduce(out: &mut String, run: &StoredRun) {
         meta.transport,
         meta.seed
     );
-    fold(out, "Scenario as it was run", false);
+    fold(out, "Scenario of this run", false);
     let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&meta.scenario_toml));
 }
 
@@ -346,14 +346,14 @@ fn reproduce_live(out: &mut String, run: &StoredRun) {
     let Some(server) = meta.conditions.get("server") else {
         let command = meta.scenario_toml.trim().trim_start_matches("# no scenario: ");
         out.push_str(
-            "<p>This was measured on real hosts and links, which no command can make again. What \
+            "<p>This was measured on real hosts and links; no command can recreate them. What \
              was run:</p>",
         );
         let _ = write!(out, "<pre><code>{}</code></pre>", esc(command));
         return;
     };
     out.push_str(
-        "<p>This was measured between two real hosts, so the links may be different the next time. \
+        "<p>This was measured between two real hosts; their links may differ next time. \
          With <code>towpath server</code> still running there (<code>--port</code> if it has another \
          than 5210):</p>",
     );
@@ -374,6 +374,6 @@ fn reproduce_live(out: &mut String, run: &StoredRun) {
         DataDirection::Both => " --bidir",
     });
     let _ = write!(out, "<pre><code>{}</code></pre>", esc(&command));
-    fold(out, "What was sent, with every setting", false);
+    fold(out, "Traffic, with every setting", false);
     let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&meta.scenario_toml));
 }

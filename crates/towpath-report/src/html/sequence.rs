@@ -38,11 +38,11 @@ pub(super) fn write(
     }
     out.push_str("<details class=\"fold sequences\" open=\"open\"><summary>Sequence numbers over time</summary>");
     out.push_str(
-        "<p class=\"about\">Bars are what was sent, from the first byte to the last. <b>R</b>: retransmitted. <b>D</b>: \
-         retransmitted although it had arrived. <b>J</b>: reinjected, which another subflow had carried before. <b>O</b>: \
-         first seen out of order. The line below them is what was acknowledged; the broken line above, where it \
-         is to be seen, the end of the receive window. Dots: duplicate acknowledgements. Hatched: SACK. <b>Z</b>: zero \
-         window. What is near in time is joined, and nothing is left out.</p>",
+        "<p class=\"about\">Bars are packets sent, from the first byte to the last. <b>R</b>: retransmitted. <b>D</b>: \
+         retransmitted although it had arrived. <b>J</b>: reinjected after another subflow had carried it. <b>O</b>: \
+         first seen out of order. The line below them shows the acknowledged data, the broken line above the end of \
+         the receive window, if it is in range. Dots: duplicate acknowledgements. Hatched: SACK. <b>Z</b>: zero \
+         window. Packets that are close in time are joined; none is left out.</p>",
     );
     let marks = series::marks(run);
     let last_ns = sequences.iter().filter_map(|s| s.views.first()).map(|view| view.to_ns).max();
@@ -190,7 +190,7 @@ fn figure(
     let chart_attribute =
         chart.map(|number| format!(" data-chart=\"{number}\"")).unwrap_or_default();
     let description = if chart.is_some() { describe_view(sequence, view) } else { close_up(view) };
-    let heading = if chart.is_some() { picture.title.as_str() } else { "A closer look" };
+    let heading = if chart.is_some() { picture.title.as_str() } else { "Detail" };
     let _ = write!(
         out,
         "<figure{chart_attribute}><figcaption><strong>{}</strong> <span class=\"about\">{}</span>\
@@ -275,7 +275,7 @@ fn close_up(view: &SequenceView) -> String {
 fn exactness(view: &SequenceView) -> String {
     match view.column_ns {
         0 => "each packet by itself".to_owned(),
-        width => format!("what is within {} is joined", number::time(width as f64)),
+        width => format!("packets within {} are joined", number::time(width as f64)),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn write(out: &mut String, runs: &[StoredRun], groups: &[RunGroup<'_>
         comparison(out, groups, &main_blocks);
         let rows = detail_blocks.iter().map(|block| block.rows.len()).sum::<usize>();
         if rows > 0 {
-            fold(out, &format!("{rows} more figures"), false);
+            fold(out, &format!("{rows} more metrics"), false);
             comparison(out, groups, &detail_blocks);
             out.push_str("</details>");
         }

@@ -3,7 +3,7 @@
 //! The module [`capacity`] computes the capacity of links. A [`ledger`] keeps the account, so that
 //! its parts sum to the capacity, and [`sentence`] explains it in words. For links without a
 //! description, [`estimate`] derives the capacity. The callers provide the bytes that a link
-//! carried and the limits of its senders (`docs/metrics.md`, *Account of capacity*).
+//! carried and the limits of its senders (`docs/reference/metrics.md`, *Account of capacity*).
 
 pub mod capacity;
 pub mod estimate;

@@ -171,12 +171,12 @@ fn transfer_text(
     if account.basis == Basis::Estimate {
         let sufficient_bytes = advice.and(context.sizes.sufficient_bytes);
         text += &sufficient_bytes.map_or_else(String::new, |bytes| {
-            format!("; a window of {} would do", format::bytes(bytes))
+            format!("; a window of {} would suffice", format::bytes(bytes))
         });
         return (text + &may_carry_more(account, context), None);
     }
     if let Some(Advice { key, value, .. }) = &advice {
-        let _ = write!(text, "; {key} = \"{value}\" would do");
+        let _ = write!(text, "; {key} = \"{value}\" would suffice");
     }
     (text, advice)
 }
@@ -208,7 +208,7 @@ fn may_carry_more(account: &AccountSummary, context: &SentenceContext<'_>) -> St
     let Some((part, span_ns)) = longest_limit else { return String::new() };
     let percent = (span_ns as f64 * 100.0 / total_ns.max(1) as f64).round();
     let reason_text = if part == Part::Unknown {
-        "nothing shows what the sender waited for".to_owned()
+        "the cause of the sender's wait is unknown".to_owned()
     } else {
         reason(account, part, context)
     };
@@ -287,7 +287,7 @@ pub(super) fn reason(
     match part {
         Part::Delivered | Part::Headers => part.label().to_owned(),
         Part::OutOfOrder => "data had arrived and waited for earlier data at the end".to_owned(),
-        Part::InFlight => "data were on their way at the end".to_owned(),
+        Part::InFlight => "data was in flight at the end".to_owned(),
         Part::Lost => format!("packets that {} had carried did not arrive", links_text()),
         Part::Spurious => "data was retransmitted spuriously".to_owned(),
         Part::Reinjected => "data was reinjected although it had arrived".to_owned(),
@@ -309,7 +309,7 @@ pub(super) fn reason(
         Part::SendBuffer => {
             format!("the send buffer{} was full", size(sizes.send_buffer_bytes))
         }
-        Part::Pacing => "pacing held data back".to_owned(),
+        Part::Pacing => "pacing limited the sender".to_owned(),
         Part::Scheduler => format!("the scheduler did not use {}", links_text()),
         Part::Down => {
             let names = links_text();
@@ -327,11 +327,11 @@ pub(super) fn reason(
         Part::Stale => {
             let names = links_text();
             let verb = if names.contains(" and ") { "were" } else { "was" };
-            format!("{names} {verb} taken for dead")
+            format!("{names} {verb} considered failed")
         }
-        Part::ReceiverCpu => "the receiver's processor was behind".to_owned(),
+        Part::ReceiverCpu => "the receiver's processor was overloaded".to_owned(),
         Part::SenderCpu => "the sender's processor was busy".to_owned(),
-        Part::Unknown => "of something that is not known".to_owned(),
+        Part::Unknown => "of an unknown cause".to_owned(),
     }
 }
 

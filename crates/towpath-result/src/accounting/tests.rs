@@ -149,7 +149,7 @@ fn the_sentence_names_the_largest_causes_and_sufficient_values() {
         summary.sentence,
         "of 60 Mbit/s, 19 were not used: 17 because the receive window of 400 kB was full of data \
          waiting for lte, 1.9 because there was nothing to send; hosts.right.receive-buffer = \
-         \"2.20 MB\" would do"
+         \"2.20 MB\" would suffice"
     );
     let advice = summary.advice.unwrap();
     assert_eq!(
@@ -184,7 +184,7 @@ fn no_share_is_rounded_to_zero() {
     assert_eq!(
         sentence_of("1 Mbit/s", BULK, carried(105_000, 8_000), &limits),
         "of 1 Mbit/s, 96 kbit/s were not used: 48 because the congestion window was still growing \
-         (slow start), 40 because pacing held data back, 8 because packets were lost on wire"
+         (slow start), 40 because pacing limited the sender, 8 because packets were lost on wire"
     );
     assert_eq!(
         sentence_of("1 Gbit/s", BULK, carried(115_000_000, 8_000_000), &limits),
@@ -206,7 +206,7 @@ fn data_in_flight_at_the_end_is_neither_payload_nor_lost() {
         sentence,
         "of 10 Mbit/s, 4 were not used: 1.6 because data had arrived and waited for earlier data at \
          the end, 1.6 because the congestion window was still growing (slow start), 0.8 because data \
-         were on their way at the end"
+         was in flight at the end"
     );
 }
 
@@ -226,7 +226,7 @@ fn replies_alongside_a_transfer_are_not_in_its_sentence() {
     let patterns = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
                pattern = \"reqres\"";
     let sentence = sentence_of("10 Mbit/s", patterns, carried(625_000, 0), &[(Part::Pacing, 1)]);
-    assert_eq!(sentence, "of 10 Mbit/s up, 5 were not used: 5 because pacing held data back");
+    assert_eq!(sentence, "of 10 Mbit/s up, 5 were not used: 5 because pacing limited the sender");
 }
 
 #[test]

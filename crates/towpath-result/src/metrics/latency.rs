@@ -2,7 +2,7 @@
 //!
 //! The round trips per minute are aggregated as in draft-ietf-ippm-responsiveness-08: a
 //! single-sided trimmed mean at the 95th percentile. The measurement itself differs from the
-//! draft's, see `docs/metrics.md`.
+//! draft's, see `docs/reference/metrics.md`.
 
 use std::time::Duration;
 

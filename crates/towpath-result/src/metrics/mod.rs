@@ -1,4 +1,4 @@
-//! Metrics of a run: goodput, stalls, recovery, latency, lateness. `docs/metrics.md` defines them.
+//! Metrics of a run: goodput, stalls, recovery, latency, lateness. `docs/reference/metrics.md` defines them.
 //!
 //! Start with [`DeliveryLog`], the arrivals at the receiver, then read [`goodput`] and [`stall`].
 //! The modules [`disruption`] and [`recovery`] cover the effect of events. Reply delays are in

@@ -18,7 +18,7 @@ impl EmulatorTiming {
         );
         let cpu_text = match self.waiting {
             Some(waiting) if waiting.ran_s > 0.0 => format!(
-                "the emulator used {:.0} % of a processor, {:.0} % to be awake in time",
+                "the emulator used {:.0} % of a processor, including {:.0} % busy-waiting",
                 100.0 * self.emulator_cpu_s / waiting.ran_s,
                 100.0 * waiting.awake_s / waiting.ran_s,
             ),
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(
             noise.describe(),
             "packets left the emulated links 18.2 µs (p50) and 120 µs (p99) after they were due; \
-             the emulator used 12 % of a processor, 5 % to be awake in time"
+             the emulator used 12 % of a processor, including 5 % busy-waiting"
         );
         let woken = noise.describe_wake_ups();
         assert!(woken.is_some_and(|text| text.starts_with("21 µs (p50) and 55 µs (p99) late")));

@@ -1,4 +1,4 @@
-//! Statistics over repetitions: quantiles, confidence intervals, ratios. `docs/metrics.md` defines
+//! Statistics over repetitions: quantiles, confidence intervals, ratios. `docs/reference/metrics.md` defines
 //! them.
 //!
 //! An infinite value means "never" (a flow that did not recover). It is ordered last, so the median

@@ -310,7 +310,7 @@ impl<'a> Summarizer<'a> {
     }
 }
 
-/// Returns the end of a flow, as defined in `docs/metrics.md`.
+/// Returns the end of a flow, as defined in `docs/reference/metrics.md`.
 fn end_of(goal: FlowGoal, log: &DeliveryLog) -> Instant {
     let last_arrival = log.last().unwrap_or(log.start());
     let planned_end = log.start() + goal.limit();

@@ -374,14 +374,14 @@ fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
         _ => format!("the {reference} before"),
     };
     match (recovery.last_stall_end_ns, recovery.t90_ns) {
-        (None, _) => format!("; without gaps again {never_text} after `{event}`"),
+        (None, _) => format!("; stall-free again {never_text} after `{event}`"),
         (Some(0), Some(0)) => format!("; `{event}` did not interrupt it"),
         (Some(0), None) => format!("; after `{event}` {never_text} back to 90 % of {reference}"),
         (Some(0), Some(t90)) => {
             format!("; back to 90 % {} after `{event}`, without gaps", time_text(t90))
         }
         (Some(stall_end), None) => format!(
-            "; without gaps again {} after `{event}`, but {never_text} back to 90 % of {reference}",
+            "; stall-free again {} after `{event}`, but {never_text} back to 90 % of {reference}",
             time_text(stall_end)
         ),
         (Some(stall_end), Some(t90)) => {
@@ -391,7 +391,7 @@ fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
             } else {
                 String::new()
             };
-            format!("; without gaps again {} after `{event}`{t90_text}", time_text(stall_end))
+            format!("; stall-free again {} after `{event}`{t90_text}", time_text(stall_end))
         }
     }
 }
