@@ -122,7 +122,7 @@ macro_rules! causes {
     ($($variant:ident = $id:literal in $layer:ident,)+) => {
         /// Causes in the order in which they are reported: a cause that hides others comes first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        #[expect(missing_docs, reason = "docs/doctor.md explains each")]
+        #[expect(missing_docs, reason = "docs/guides/diagnose.md explains each")]
         pub enum Cause {
             $(#[serde(rename = $id)] $variant,)+
         }

@@ -28,7 +28,7 @@ pub(crate) const LAB_ENV: &str = "TOWPATH_LAB";
 
 /// Returns the environment of a program on host `own_host`: the host's name, and all addresses.
 ///
-/// docs/emulator.md has the table.
+/// docs/explanation/emulator.md has the table.
 pub(crate) fn environment(
     scenario: &Scenario,
     own_host: usize,

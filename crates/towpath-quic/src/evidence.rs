@@ -141,7 +141,7 @@ pub type WarningText = (String, &'static str);
 pub fn no_scheduler() -> WarningText {
     let text = "Multipath QUIC has no scheduler to choose, and repeats data on another path only \
                 when the old path is given up";
-    let hint = "docs/quic.md says what the library does; compare failover times with that in mind";
+    let hint = "docs/explanation/quic.md says what the library does; compare failover times with that in mind";
     (text.to_owned(), hint)
 }
 
@@ -150,7 +150,7 @@ pub fn small_window(host: &str, config: &QuicConfig) -> Option<WarningText> {
     let (used_bytes, requested_bytes) = (config.window_bytes(), config.receive_window_bytes);
     let text =
         || format!("the QUIC window of `{host}` is {used_bytes} bytes, not {requested_bytes}");
-    let hint = "with a larger one, the library closes connections; see docs/quic.md";
+    let hint = "with a larger one, the library closes connections; see docs/explanation/quic.md";
     (requested_bytes > used_bytes).then(|| (text(), hint))
 }
 

@@ -7,7 +7,7 @@
 //! and equal calls give datagrams of equal lengths at equal times. Their bytes differ, because TLS
 //! draws its keys from the system.
 //!
-//! `docs/quic.md` lists the limits of the library. It has no selectable scheduler, reinjects data
+//! `docs/explanation/quic.md` lists the limits of the library. It has no selectable scheduler, reinjects data
 //! on another path only when the old one is abandoned, and acknowledges on the first path.
 //!
 //! Reading order: [`host`] (sockets, datagrams in and out), `connection` (one connection), `paths`

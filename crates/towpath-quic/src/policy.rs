@@ -18,7 +18,7 @@ pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval of pings on every path while data moves.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Silence after which a path is abandoned. Our own value: the source's 600 ms,
-/// [`MAX_UNACKED_TIME`], are for using the backup, not for abandoning a path (`docs/quic.md` has
+/// [`MAX_UNACKED_TIME`], are for using the backup, not for abandoning a path (`docs/explanation/quic.md` has
 /// experiments with less).
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_millis(600);
 /// Longest silence of a path that counts as working.

@@ -43,10 +43,10 @@ fn every_simulator_comparison_case_is_a_scenario() {
 
 #[test]
 fn the_page_shows_the_distributions_that_are_drawn_from() {
-    let page = fs::read_to_string(repository().join("docs/validation.md")).unwrap();
+    let page = fs::read_to_string(repository().join("docs/lab/validation.md")).unwrap();
     assert!(
         page.contains(&draw::describe()),
-        "docs/validation.md must have:\n{}",
+        "docs/lab/validation.md must have:\n{}",
         draw::describe()
     );
 }

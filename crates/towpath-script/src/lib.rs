@@ -3,13 +3,13 @@
 //!
 //! One file of `specs/scripts/` is one script. The script plays the peer. The host implements
 //! [`HostUnderTest`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
-//! `towpath-emu` drives in its tests. [docs/scripts.md] explains the language.
+//! `towpath-emu` drives in its tests. [docs/guides/packet-scripts.md] explains the language.
 //!
 //! Reading order: [`script`] (a script as data), [`parse`](mod@parse) (from text to data) and
 //! [`peer`] (state, packets and comparisons of the peer). Then [`host`] (the host under test),
 //! [`run`](mod@run) (step by step) and [`library`] (all files).
 //!
-//! [docs/scripts.md]: https://github.com/towpath/towpath/blob/main/docs/scripts.md
+//! [docs/guides/packet-scripts.md]: https://github.com/towpath/towpath/blob/main/docs/guides/packet-scripts.md
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -1,5 +1,5 @@
 //! Fills the capacity account: the category of each packet on arrival and the cause of each link's
-//! idle time (`docs/metrics.md`, *Account of capacity*).
+//! idle time (`docs/reference/metrics.md`, *Account of capacity*).
 //!
 //! Idle bytes are the link's capacity minus what it carried. When the state of a link's senders
 //! changes, the idle bytes since the last change go to the previous state. A busy link has no idle

@@ -3,7 +3,7 @@
 //! Equal scenario, transport and repetition give equal records, byte for byte, on every machine
 //! and with any number of threads. Packets travel as in the emulated world: the same link model
 //! carries the stack's real packets. The host around the stack (its own queues, small queues,
-//! processor time, timers) is modelled; see `docs/simulator.md`.
+//! processor time, timers) is modelled; see `docs/explanation/simulator.md`.
 //!
 //! Reading order:
 //!

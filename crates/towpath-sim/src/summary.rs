@@ -359,7 +359,8 @@ fn warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
                     host.name
                 ),
                 hint: Some(
-                    "its own keys are in docs/scenario.md, such as `profile-switches`".to_owned(),
+                    "its own keys are in docs/reference/scenario.md, such as `profile-switches`"
+                        .to_owned(),
                 ),
             });
         }

@@ -196,7 +196,7 @@ fn with_one_subflow_lia_is_reno_to_the_last_packet() {
     assert_eq!((lia.bytes, &lia.stall), (reno.bytes, &reno.stall));
 }
 
-/// Prints the table of `docs/validation.md` with `TOWPATH_SECONDS=300 TOWPATH_SEEDS=5`; by default
+/// Prints the table of `docs/lab/validation.md` with `TOWPATH_SECONDS=300 TOWPATH_SEEDS=5`; by default
 /// a short series.
 #[test]
 #[expect(clippy::print_stdout, reason = "it makes a table")]

@@ -1,4 +1,4 @@
-//! Validation against the kernel: the default profile reproduces what `docs/validation.md`
+//! Validation against the kernel: the default profile reproduces what `docs/lab/validation.md`
 //! measured in the emulated world with Linux 6.18.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -29,7 +29,7 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     summary.unwrap()
 }
 
-/// Results of four runs of the kernel (`docs/validation.md`).
+/// Results of four runs of the kernel (`docs/lab/validation.md`).
 struct KernelResult {
     scenario: &'static str,
     receive_buffer: Option<&'static str>,

@@ -139,13 +139,16 @@ mod tests {
                 names_by_letter[&letter]
             );
         }
-        let page = include_str!("../../../docs/command-line.md");
+        let page = include_str!("../../../docs/reference/command-line.md");
         for (letter, names) in names_by_letter.iter().filter(|(letter, _)| !"hV".contains(**letter))
         {
             for name in names {
                 let (letter, name) = (format!("`-{letter}`"), format!("`--{name}`"));
                 let row = |line: &str| line.contains(&letter) && line.contains(&name);
-                assert!(page.lines().any(row), "docs/command-line.md has no {letter}, {name}");
+                assert!(
+                    page.lines().any(row),
+                    "docs/reference/command-line.md has no {letter}, {name}"
+                );
             }
         }
     }

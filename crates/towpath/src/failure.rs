@@ -100,7 +100,7 @@ fn as_json(situation: &FailureCase) -> Value {
     })
 }
 
-/// Returns the text of `docs/failures.md`.
+/// Returns the text of `docs/reference/failures.md`.
 fn failures_page() -> String {
     let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
         failures::cases().partition(|situation| situation.cause.is_some());

@@ -23,6 +23,7 @@
 mod amounts;
 mod changes;
 mod cli;
+mod commands;
 mod compare;
 mod defaults;
 mod emulated;
@@ -198,7 +199,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Command::Report(arguments) => report::report(&arguments, ui),
         Command::Trace(arguments) => trace::trace(&arguments, ui),
         Command::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
-        Command::Schema(arguments) => scenarios::schema(&arguments, ui),
+        Command::Schema(arguments) => scenarios::schema(&arguments, Arguments::command(), ui),
         Command::Completions(arguments) => {
             generate::completions(&arguments, Arguments::command(), ui)
         }

@@ -3,12 +3,13 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Command, Subcommand, ValueEnum};
 use serde_json::json;
 use towpath_result::format;
 use towpath_result::store::result_schema;
 use towpath_scenario::{Builtin, builtin, json_schema, reference_markdown};
 
+use crate::commands;
 use crate::error::CliError;
 use crate::load::load;
 use crate::ui::Ui;
@@ -37,10 +38,10 @@ pub(crate) enum ScenariosAction {
     },
 }
 
-/// Print the JSON Schema of scenarios or results
+/// Print a reference: JSON Schema of scenarios or results, or pages of keys and commands
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArguments {
-    /// Of what
+    /// Reference to print
     #[arg(value_enum, default_value_t = SchemaKind::Scenario)]
     pub(crate) kind: SchemaKind,
 }
@@ -55,6 +56,8 @@ pub(crate) enum SchemaKind {
     ScenarioKeys,
     /// Keys of plans for sweeps, as a Markdown page
     PlanKeys,
+    /// All commands with their options, as a Markdown page
+    Commands,
 }
 
 pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -112,12 +115,20 @@ fn list(as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-pub(crate) fn schema(arguments: &SchemaArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+/// Prints a reference; `command` is the whole command line.
+pub(crate) fn schema(
+    arguments: &SchemaArguments,
+    command: Command,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
     match arguments.kind {
         SchemaKind::Scenario => writeln!(ui.out, "{:#}", json_schema())?,
         SchemaKind::Result => writeln!(ui.out, "{:#}", result_schema())?,
         SchemaKind::PlanKeys => {
             ui.out.write_all(towpath_study::plan::reference_markdown().as_bytes())?;
+        }
+        SchemaKind::Commands => {
+            ui.out.write_all(commands::markdown(command).as_bytes())?;
         }
         SchemaKind::ScenarioKeys => ui.out.write_all(reference_markdown().as_bytes())?,
     }

@@ -4,7 +4,7 @@
 //! The machine's clock counts instructions. So it is as exact as a simulation, and independent of
 //! the host's load. The same machine runs our emulator, with the kernel's stack and with ours.
 //!
-//! `docs/validation.md` shows the results. Needs Debian or a derivative: `apt-get download` fetches
+//! `docs/lab/validation.md` shows the results. Needs Debian or a derivative: `apt-get download` fetches
 //! the kernel, and QEMU interprets it, without KVM.
 
 mod cases;

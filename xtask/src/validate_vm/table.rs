@@ -1,4 +1,4 @@
-//! Results as the table of `docs/validation.md`, and their agreement.
+//! Results as the table of `docs/lab/validation.md`, and their agreement.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -713,10 +713,10 @@ fn bytes_on_the_wrong_interface_show_a_shared_link() {
 
 #[test]
 fn every_cause_has_a_unique_id_and_an_explanation() {
-    let page = include_str!("../../../../docs/doctor.md");
+    let page = include_str!("../../../../docs/guides/diagnose.md");
     let mut names: Vec<_> = Cause::ALL.iter().map(|cause| cause.id()).collect();
     for name in &names {
-        assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/doctor.md");
+        assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/guides/diagnose.md");
     }
     let count = names.len();
     names.sort_unstable();

@@ -1,5 +1,5 @@
 //! Limits of a connection's senders between two snapshots, as the account of capacity names them
-//! (`docs/metrics.md`).
+//! (`docs/reference/metrics.md`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Whenever a connection has nothing more to hand to the network, each subflow is in exactly one
 //! state. The state is computed on demand and not stored: the caller queries it and adds up the
-//! times. States are checked in the order of `docs/metrics.md`, *Account of capacity*.
+//! times. States are checked in the order of `docs/reference/metrics.md`, *Account of capacity*.
 
 use std::net::IpAddr;
 

@@ -244,5 +244,5 @@ pub fn by_name(name: &str) -> Result<Box<dyn PathManager>, UnknownPathManager> {
 
 // The examples of the documentation, which also show `towpath-multipath`, compile and run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../../docs/extending.md")]
+#[doc = include_str!("../../../../docs/guides/extend-the-stack.md")]
 struct Extending;

@@ -6,7 +6,7 @@ use super::tables::ALL;
 use super::{KeyPresence, KeySchema, TableSchema, ValueKind};
 use crate::units::Dimension;
 
-/// Returns the reference of every table and key, for `docs/scenario.md`.
+/// Returns the reference of every table and key, for `docs/reference/scenario.md`.
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema scenario-keys` prints it.\n\n",
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn the_documented_page_is_up_to_date() {
-        let page = include_str!("../../../../docs/scenario.md");
+        let page = include_str!("../../../../docs/reference/scenario.md");
         assert!(
             page == reference_markdown(),
-            "docs/scenario.md is old: write it again with `towpath schema scenario-keys`"
+            "docs/reference/scenario.md is old: write it again with `towpath schema scenario-keys`"
         );
     }
 

@@ -18,7 +18,7 @@ use crate::traffic_budget::TrafficDirection;
 /// Bytes per read or write, as in `iperf3`.
 pub const BLOCK_BYTES: usize = 128 * 1024;
 /// Bytes per read or write of a fast stream, to save processor time per byte
-/// (docs/performance.md).
+/// (docs/lab/performance.md).
 ///
 /// On a slow stream, one call would block too long; on many streams, the buffers would need too
 /// much memory.

@@ -115,9 +115,9 @@ fn the_example_is_a_plan_whose_points_are_scenarios() {
 
 #[test]
 fn the_documented_page_is_up_to_date() {
-    let page = include_str!("../../../../docs/plan.md");
+    let page = include_str!("../../../../docs/reference/plan.md");
     assert!(
         page == reference_markdown(),
-        "docs/plan.md is old: write it again with `towpath schema plan-keys`"
+        "docs/reference/plan.md is old: write it again with `towpath schema plan-keys`"
     );
 }

@@ -1,21 +1,30 @@
 //! Every command in the documentation works as described.
 //!
-//! In `README.md` and `docs/*.md`, each line of a block marked `sh` that starts with `towpath` is
+//! In `README.md` and below `docs/`, each line of a block marked `sh` that starts with `towpath` is
 //! run.
 //!
 //! A comment at its end can be `# exits N` for another exit code, or `# not run: REASON`. A line
 //! that ends in `&` is a server: it runs in the background and prints its address.
 //!
+//! A block marked `text` directly below is the output of the last command of the block, on standard
+//! output or standard error; [`crate::transcript`] compares them. A block below
+//! `<!-- file: NAME -->` is written to that file first.
+//!
 //! Lines that start with `cargo` must be listed below. Nothing else is allowed there.
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::program::{ProgramOutput, TestDir, acquire_emulator, binary, is_long, skip, wait_for};
+use crate::program::{
+    ProgramOutput, Running, TestDir, acquire_emulator, binary, is_long, skip, wait_for,
+};
+use crate::transcript::{compare, compare_exactly};
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(480);
 
@@ -39,6 +48,19 @@ struct DocumentedCommand {
     number: usize,
     text: String,
     plan: CommandPlan,
+    /// Output that the document shows.
+    sample: Option<Vec<String>>,
+}
+
+/// Step of a document, in order.
+#[derive(Debug, PartialEq, Eq)]
+enum DocumentStep {
+    /// File that the reader is told to write.
+    File {
+        name: String,
+        text: String,
+    },
+    Command(DocumentedCommand),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -54,30 +76,78 @@ enum CommandPlan {
     Unknown(&'static str),
 }
 
-/// Returns the commands of a document.
-fn commands(document: &str) -> Vec<DocumentedCommand> {
-    let mut lines = Vec::new();
-    let mut is_sh_block: Option<bool> = None;
-    let mut continued: Option<(usize, String)> = None;
+/// Fenced block of a document.
+#[derive(Debug)]
+struct Block<'a> {
+    language: &'a str,
+    /// Last line before the block that is not empty; the fence if that is a block's end.
+    before: &'a str,
+    /// Line number of the first line, from 1.
+    number: usize,
+    lines: Vec<&'a str>,
+}
+
+fn blocks(document: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block<'_>> = None;
+    let mut before = "";
     for (index, line) in document.lines().enumerate() {
-        let line = line.trim();
-        if let Some(mark) = line.strip_prefix("```") {
-            is_sh_block = if is_sh_block.is_some() { None } else { Some(mark.trim() == "sh") };
-            continue;
+        let line = line.trim_end();
+        let fence = line.trim_start().strip_prefix("```");
+        match (&mut open, fence) {
+            (None, Some(language)) => {
+                let language = language.trim();
+                open = Some(Block { language, before, number: index + 2, lines: Vec::new() });
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => block.lines.push(line),
+            (None, None) => {}
         }
-        if is_sh_block != Some(true) {
-            continue;
+        if !line.is_empty() {
+            before = line.trim();
         }
-        let (number, mut text) = continued.take().unwrap_or((index + 1, String::new()));
-        text.push_str(line);
+    }
+    blocks
+}
+
+/// Returns the commands and files of a document.
+fn steps(document: &str) -> Vec<DocumentStep> {
+    let mut steps = Vec::new();
+    let mut is_below_commands = false;
+    for block in blocks(document) {
+        let file =
+            block.before.strip_prefix("<!-- file: ").and_then(|rest| rest.strip_suffix(" -->"));
+        if let Some(name) = file {
+            let text = block.lines.join("\n") + "\n";
+            steps.push(DocumentStep::File { name: name.to_owned(), text });
+        } else if block.language == "sh" {
+            steps.extend(commands(&block).into_iter().map(DocumentStep::Command));
+        } else if block.language == "text"
+            && is_below_commands
+            && block.before == "```"
+            && let Some(DocumentStep::Command(command)) = steps.last_mut()
+        {
+            command.sample = Some(block.lines.iter().map(|&line| line.to_owned()).collect());
+        }
+        is_below_commands = block.language == "sh";
+    }
+    steps
+}
+
+fn commands(block: &Block<'_>) -> Vec<DocumentedCommand> {
+    let mut commands = Vec::new();
+    let mut continued: Option<(usize, String)> = None;
+    for (index, line) in block.lines.iter().enumerate() {
+        let (number, mut text) = continued.take().unwrap_or((block.number + index, String::new()));
+        text.push_str(line.trim());
         if let Some(unfinished) = text.strip_suffix('\\') {
             continued = Some((number, unfinished.to_owned()));
         } else if !text.is_empty() && !text.starts_with('#') {
             let plan = classify(&text);
-            lines.push(DocumentedCommand { number, text, plan });
+            commands.push(DocumentedCommand { number, text, plan, sample: None });
         }
     }
-    lines
+    commands
 }
 
 fn classify(text: &str) -> CommandPlan {
@@ -119,32 +189,40 @@ fn classify(text: &str) -> CommandPlan {
     }
 }
 
-/// Returns all documents with their names.
+/// Documents that are read first, and that the quick tests cover.
+const FIRST_DOCUMENTS: [&str; 3] = ["README.md", "docs/tutorial.md", "docs/reading-results.md"];
+
+/// Returns all documents with their names, [`FIRST_DOCUMENTS`] first.
 fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let entries = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    paths.sort();
-    paths.insert(0, root.join("README.md"));
-    let read_document = |path: &std::path::PathBuf| {
-        let name = path.file_name()?.to_str()?.to_owned();
-        Some((name, fs::read_to_string(path).ok()?))
-    };
-    paths.iter().filter_map(read_document).collect()
-}
-
-#[test]
-fn the_documents_contain_only_known_kinds_of_commands() {
-    let mut findings = Vec::new();
-    for (name, document) in documents() {
-        for line in commands(&document) {
-            if let CommandPlan::Unknown(reason) = line.plan {
-                findings.push(format!("{name}:{}: `{}`: {reason}", line.number, line.text));
+    let mut names: Vec<String> = FIRST_DOCUMENTS.map(str::to_owned).to_vec();
+    let mut folders = vec!["docs".to_owned()];
+    let mut others = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder)).unwrap().flatten() {
+            let name = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+            if entry.path().is_dir() {
+                folders.push(name);
+            } else if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
+                others.push(name);
             }
         }
     }
-    assert!(findings.is_empty(), "{}", findings.join("\n"));
+    others.retain(|name| !names.contains(name));
+    others.sort();
+    names.extend(others);
+    let read_document = |name: String| {
+        let text = fs::read_to_string(root.join(&name)).unwrap();
+        (name, text)
+    };
+    names.into_iter().map(read_document).collect()
+}
+
+fn all_commands(document: &str) -> impl Iterator<Item = DocumentedCommand> {
+    steps(document).into_iter().filter_map(|step| match step {
+        DocumentStep::Command(command) => Some(command),
+        DocumentStep::File { .. } => None,
+    })
 }
 
 /// Returns true if a run only missed its goodput, which depends on the machine's speed, or if the
@@ -158,55 +236,91 @@ fn missed_only_goodput(output: &ProgramOutput) -> bool {
         && missed.all(|line| is_unreliable || line.contains(".goodput "))
 }
 
+/// Folder in which the commands of the documents run.
+struct Documented {
+    folder: TestDir,
+    search_path: OsString,
+    commands_run: BTreeSet<String>,
+}
+
+impl Documented {
+    fn new() -> Self {
+        let folder = TestDir::new();
+        let link = folder.temporary().join("towpath");
+        symlink(fs::canonicalize(binary()).unwrap(), link).unwrap();
+        let path_variable = env::var_os("PATH").unwrap_or_default();
+        let search_path: Vec<_> =
+            [folder.temporary()].into_iter().chain(env::split_paths(&path_variable)).collect();
+        let search_path = env::join_paths(search_path).unwrap();
+        Self { folder, search_path, commands_run: BTreeSet::new() }
+    }
+
+    fn shell(&self, text: &str) -> Command {
+        let mut command = self.folder.program("sh");
+        command.args(["-c", text]).env("PATH", &self.search_path);
+        command
+    }
+
+    /// Starts a server of a document and waits until it listens.
+    fn start_server(&self, name: &str, line: &DocumentedCommand) -> Running {
+        let text = line.text.rsplit_once(" #").map_or(line.text.as_str(), |(program, _)| program);
+        let program = text.trim_end().trim_end_matches('&').trim();
+        // Replaces the shell, so that the server ends with the shell's process.
+        let mut command = self.shell(&format!("exec {program}"));
+        let server = self.folder.start(&mut command);
+        let server_name = format!("the server of {name}:{}", line.number);
+        wait_for(&server_name, || server.stderr().contains("listening").then_some(()));
+        server
+    }
+
+    /// Runs a command and compares its exit code and its output; returns false if the machine cannot
+    /// emulate.
+    #[expect(clippy::print_stderr, reason = "reports what a slow machine missed")]
+    fn run(&mut self, name: &str, line: &DocumentedCommand, exits: i32) -> bool {
+        if !self.commands_run.insert(line.text.clone()) && line.sample.is_none() {
+            return true;
+        }
+        let Some(_permit) = acquire_emulator() else { return false };
+        let output = self.folder.start(&mut self.shell(&line.text)).wait_at_most(RUN_TIMEOUT);
+        if exits == 0 && missed_only_goodput(&output) {
+            eprintln!("{name}:{}: this machine was too slow or too busy: {output}", line.number);
+            return true;
+        }
+        assert_eq!(output.code, Some(exits), "{name}:{}: {output}", line.number);
+        if let Some(sample) = &line.sample {
+            let is_simulated = line.text.contains("--world sim");
+            let compare = if is_simulated { compare_exactly } else { compare };
+            if let Err(error) = compare(sample, &output.out)
+                && compare(sample, &output.err).is_err()
+            {
+                panic!("{name}:{}: `{}`: {error}\n{output}", line.number, line.text);
+            }
+        }
+        true
+    }
+}
+
 /// Runs all commands in one folder and in order, so that a line can use earlier files.
 ///
-/// By default the README's; all documents' with `cargo xtask test --all`.
+/// By default those of [`FIRST_DOCUMENTS`]; all documents' with `cargo xtask test --all`.
 #[test]
-#[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_documented_command_works_as_described() {
-    let folder = TestDir::new();
-    let link = folder.temporary().join("towpath");
-    symlink(fs::canonicalize(binary()).unwrap(), link).unwrap();
-    let path_variable = env::var_os("PATH").unwrap_or_default();
-    let search_path: Vec<_> =
-        [folder.temporary()].into_iter().chain(env::split_paths(&path_variable)).collect();
-    let mut commands_run = BTreeSet::new();
-    let document_count = if is_long() { usize::MAX } else { 1 };
+    let mut documented = Documented::new();
+    let document_count = if is_long() { usize::MAX } else { FIRST_DOCUMENTS.len() };
     for (name, document) in documents().into_iter().take(document_count) {
         let mut servers = Vec::new();
-        for line in commands(&document) {
-            if line.plan == CommandPlan::Background {
-                let program = line
-                    .text
-                    .rsplit_once(" #")
-                    .map_or(line.text.as_str(), |(program_line, _)| program_line);
-                let program = program.trim_end().trim_end_matches('&').trim();
-                let mut command = folder.program("sh");
-                // Replaces the shell, so that the server ends with the shell's process.
-                command.args(["-c", &format!("exec {program}")]);
-                command.env("PATH", env::join_paths(&search_path).unwrap());
-                let server = folder.start(&mut command);
-                let server_name = format!("the server of {name}:{}", line.number);
-                wait_for(&server_name, || server.stderr().contains("listening").then_some(()));
-                servers.push(server);
-                continue;
+        for step in steps(&document) {
+            match step {
+                DocumentStep::File { name, text } => documented.folder.write(&name, text),
+                DocumentStep::Command(line) => match line.plan {
+                    CommandPlan::Background => servers.push(documented.start_server(&name, &line)),
+                    CommandPlan::Run { exits } if !documented.run(&name, &line, exits) => return,
+                    CommandPlan::Run { .. }
+                    | CommandPlan::Leave
+                    | CommandPlan::Cargo
+                    | CommandPlan::Unknown(_) => {}
+                },
             }
-            let CommandPlan::Run { exits } = line.plan else { continue };
-            if !commands_run.insert(line.text.clone()) {
-                continue;
-            }
-            let Some(_permit) = acquire_emulator() else { return };
-            let mut command = folder.program("sh");
-            command.args(["-c", &line.text]).env("PATH", env::join_paths(&search_path).unwrap());
-            let output = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);
-            if exits == 0 && missed_only_goodput(&output) {
-                eprintln!(
-                    "{name}:{}: this machine was too slow or too busy: {output}",
-                    line.number
-                );
-                continue;
-            }
-            assert_eq!(output.code, Some(exits), "{name}:{}: {output}", line.number);
         }
     }
 }
@@ -215,12 +329,23 @@ fn every_documented_command_works_as_described() {
 fn commands_are_found_in_blocks_marked_sh_only() {
     let document = "towpath run a\n```toml\ntowpath run b\n```\n```sh\ntowpath run c\n\n# why\n\
         towpath lab d \\\n  -- ip a # exits 3\n```\n1. Then:\n   ```sh\n   towpath run e\n   ```\n";
-    let found = commands(document);
+    let found: Vec<_> = all_commands(document).collect();
     let texts: Vec<_> = found.iter().map(|line| (line.number, line.text.as_str())).collect();
     let expected =
         [(6, "towpath run c"), (9, "towpath lab d -- ip a # exits 3"), (14, "towpath run e")];
     assert_eq!(texts, expected);
     assert_eq!(found[1].plan, CommandPlan::Run { exits: 3 });
+}
+
+#[test]
+fn samples_belong_to_the_command_above_and_files_are_named() {
+    let document = "<!-- file: a.toml -->\n\n```toml\nx = 1\n```\n```sh\ntowpath run a\n\
+        towpath run b\n```\n\n```text\none\n  two\n```\n\nNot output:\n```text\nc\n```\n";
+    let found = steps(document);
+    let file = DocumentStep::File { name: "a.toml".to_owned(), text: "x = 1\n".to_owned() };
+    assert_eq!(found[0], file);
+    let samples: Vec<_> = all_commands(document).map(|line| line.sample).collect();
+    assert_eq!(samples, [None, Some(vec!["one".to_owned(), "  two".to_owned()])]);
 }
 
 #[test]
@@ -246,7 +371,7 @@ fn unknown_commands_are_not_skipped() {
     }
 }
 
-/// Runs the service file of docs/live.md, without its user and path, which a test does not have.
+/// Runs the service file of docs/guides/measure-two-hosts.md, without its user and path, which a test does not have.
 #[test]
 fn the_service_file_starts_a_server_that_can_be_measured_towards() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
@@ -279,7 +404,7 @@ fn the_service_file_confines_its_server() {
     let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/towpath", "/bin/true");
     fs::write(&unit_path, text).unwrap();
     let analyze = |verb: &[&str]| {
-        let mut command = std::process::Command::new("systemd-analyze");
+        let mut command = Command::new("systemd-analyze");
         command.args(verb).arg(&unit_path).output()
     };
     let Ok(verified) = analyze(&["verify", "--no-pager"]) else {
@@ -291,7 +416,7 @@ fn the_service_file_confines_its_server() {
         verified.status.success() && !messages.contains("towpath-server.service:"),
         "{messages}"
     );
-    // In tenths; docs/live.md states 1.3.
+    // In tenths; docs/guides/measure-two-hosts.md states 1.3.
     let security =
         analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
     assert!(security.status.success(), "{}", String::from_utf8_lossy(&security.stdout));

@@ -352,7 +352,7 @@ fn threads_signals_and_children_get_their_sockets() {
 import os, signal, socket, threading
 before = len(os.listdir('/proc/self/fd'))
 signal.signal(signal.SIGALRM, lambda *_: None)
-signal.siginterrupt(signal.SIGALRM, False) # calls go on; see docs/exec.md for others
+signal.siginterrupt(signal.SIGALRM, False) # calls go on; see docs/guides/run-any-program.md for others
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 wrong = []
 def work():

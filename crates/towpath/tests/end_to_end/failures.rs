@@ -53,8 +53,11 @@ fn the_list_has_enough_cases_of_both_kinds_without_duplicates() {
 #[test]
 fn the_page_of_the_fault_catalogue_is_the_printed_one() {
     let output = TestDir::new().run(&["lab", "failure", "--markdown"]);
-    let page = fs::read_to_string(repository_path("docs/failures.md")).unwrap();
-    assert!(output.out == page, "run `towpath lab failure --markdown > docs/failures.md`");
+    let page = fs::read_to_string(repository_path("docs/reference/failures.md")).unwrap();
+    assert!(
+        output.out == page,
+        "run `towpath lab failure --markdown > docs/reference/failures.md`"
+    );
 }
 
 #[test]
@@ -349,7 +352,7 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
     all_diagnoses
         .extend(diagnoses(failures::cases().filter(is_for_ordinary_users), User::Ordinary));
     let table = confusion(&all_diagnoses);
-    let documented = recorded_section(&repository_path("docs/doctor.md"), &table);
+    let documented = recorded_section(&repository_path("docs/guides/diagnose.md"), &table);
     assert_eq!(documented, table, "run this test with TOWPATH_UPDATE=1 and TOWPATH_REPEAT=long");
 }
 

@@ -1,4 +1,4 @@
-//! Problems of newcomers (docs/first-hour.md), in the simulated world.
+//! Problems of newcomers (docs/lab/first-hour.md), in the simulated world.
 
 use crate::program::TestDir;
 

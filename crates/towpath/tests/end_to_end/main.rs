@@ -43,5 +43,6 @@ mod simulated;
 mod sweep;
 mod timeline;
 mod trace;
+mod transcript;
 mod unprivileged;
 mod worlds_agree;

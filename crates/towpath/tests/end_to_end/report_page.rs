@@ -110,7 +110,7 @@ fn every_table_of_a_result_is_printed_as_csv_by_its_name() {
     let run = ["run", "shared-bottleneck", "--world", "sim", "-q", "--out", "results"];
     let output = folder.run(&run);
     assert_eq!(output.code, Some(0), "{output}");
-    assert!(output.out.contains("Who gets how much? tcp: greedy "), "{output}");
+    assert!(output.out.contains("Shares: tcp: greedy "), "{output}");
     let csv_of = |table: &str| {
         let output = folder.run(&["report", "results", "--csv", table]);
         assert_eq!(output.code, Some(0), "{table}: {output}");

@@ -4,7 +4,6 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use crate::program::{ProgramOutput, TestDir, acquire_emulator, missing, skip};
 
@@ -275,22 +274,39 @@ cable eno2 192.168.0
 for host in $one $two; do up $host eno1; up $host eno2; done
 "#;
 
-/// Returns the commands of a section of docs/setup.md, as `host# command`, in order.
-fn documented_commands(section: &str) -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/setup.md");
-    let document = fs::read_to_string(path).unwrap();
-    let section_text =
-        document.split("\n## ").find(|section_text| section_text.starts_with(section)).unwrap();
-    let prompts = section_text.lines().filter_map(|line| line.split_once("# "));
-    let is_host = |name: &str| ["client", "server", "one", "two"].contains(&name);
-    let prompts = prompts.filter(|(name, _)| is_host(name));
+/// Commands at two hosts at one switch, as `HOST# COMMAND`: from a wrong setup to the undo.
+const SWITCH_COMMANDS: &str = "\
+server# ip mptcp endpoint add 172.31.0.133 dev eth0 subflow
+server# ip mptcp endpoint add 172.31.0.173 dev wlan0 subflow
+server# ip mptcp limits set subflows 2 add_addr_accepted 4
+server# towpath setup --role server --peer 172.31.0.133,172.31.0.173 --apply
+client# towpath setup --role client --peer 172.31.0.218,172.31.0.237 --apply
+client# towpath setup --role client --peer 172.31.0.218,172.31.0.237
+server# towpath setup --role server
+server# towpath exec --quiet -- python3 -m http.server 8000 &
+client# towpath exec -- curl -so big http://172.31.0.218:8000/big
+client# towpath setup --undo
+client# ip mptcp endpoint
+";
+
+/// Commands at two hosts with two cables, as `HOST# COMMAND`.
+const CABLE_COMMANDS: &str = "\
+one# towpath setup --role client --peer 10.0.0.2 --apply
+two# towpath setup --role server --peer 10.0.0.1 --apply
+two# towpath exec --quiet -- python3 -m http.server 8000 &
+one# towpath exec -- curl -so big http://10.0.0.2:8000/big
+";
+
+/// Returns the host and the command of each line.
+fn parse_commands(lines: &str) -> Vec<(String, String)> {
+    let prompts = lines.lines().filter_map(|line| line.split_once("# "));
     prompts.map(|(host, command)| (host.to_owned(), command.to_owned())).collect()
 }
 
-/// Runs a section on two hosts; each command's output is in `NUMBER.out` and `NUMBER.err`.
-fn run_section(
+/// Runs commands on two hosts; each command's output is in `NUMBER.out` and `NUMBER.err`.
+fn run_commands(
     test: &str,
-    section: &str,
+    lines: &str,
     network: &str,
 ) -> Option<(TestDir, Vec<(String, String)>)> {
     // `tc` has no such option, but it starts.
@@ -301,7 +317,7 @@ fn run_section(
     }
     let folder = TestDir::new();
     fs::write(folder.work().join("big"), vec![7; 8_000_000]).unwrap();
-    let commands = documented_commands(section);
+    let commands = parse_commands(lines);
     let mut script = format!("{TWO_HOSTS}{network}");
     for (number, (host, command)) in commands.iter().enumerate() {
         let host = if ["client", "one"].contains(&host.as_str()) { "$one" } else { "$two" };
@@ -346,10 +362,11 @@ fn assert_both_paths(folder: &TestDir, commands: &[(String, String)]) {
 }
 
 #[test]
-fn the_documented_hosts_at_one_switch_use_both_interfaces() {
-    let test = "the_documented_hosts_at_one_switch_use_both_interfaces";
-    let section = "Two hosts with two interfaces each in one network";
-    let Some((folder, commands)) = run_section(test, section, ONE_SWITCH) else { return };
+fn the_hosts_at_one_switch_use_both_interfaces() {
+    let test = "the_hosts_at_one_switch_use_both_interfaces";
+    let Some((folder, commands)) = run_commands(test, SWITCH_COMMANDS, ONE_SWITCH) else {
+        return;
+    };
     assert_both_paths(&folder, &commands);
     let server = read_output(&folder, 3, "out");
     // Removes the wrong block, and announces the server's own addresses.
@@ -366,10 +383,9 @@ fn the_documented_hosts_at_one_switch_use_both_interfaces() {
 }
 
 #[test]
-fn the_documented_hosts_with_two_cables_use_both() {
-    let test = "the_documented_hosts_with_two_cables_use_both";
-    let Some((folder, commands)) = run_section(test, "Two hosts with two cables", TWO_CABLES)
-    else {
+fn the_hosts_with_two_cables_use_both() {
+    let test = "the_hosts_with_two_cables_use_both";
+    let Some((folder, commands)) = run_commands(test, CABLE_COMMANDS, TWO_CABLES) else {
         return;
     };
     assert_both_paths(&folder, &commands);

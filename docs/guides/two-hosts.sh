@@ -1,7 +1,7 @@
 # Two hosts with two interfaces each, in network namespaces of your own; needs no root.
 #
-#   unshare -Urnpf --mount-proc --kill-child sh docs/two-hosts.sh switch
-#   unshare -Urnpf --mount-proc --kill-child sh docs/two-hosts.sh cables
+#   unshare -Urnpf --mount-proc --kill-child sh docs/guides/two-hosts.sh switch
+#   unshare -Urnpf --mount-proc --kill-child sh docs/guides/two-hosts.sh cables
 #
 # opens a shell in which `client COMMAND` and `server COMMAND` (or `server2` and `server1`, at the
 # ends of the cables) run there. All of it is gone when the shell ends.

@@ -4,7 +4,7 @@
 # IPERF3_CLIENT="iperf3 -m": its control connection stays plain TCP, and it hangs), an older one under
 # `mptcpize run`, which is taken where it is there: its control connection is then Multipath TCP, too.
 #
-#   docs/live-failover.sh [DIR]
+#   docs/lab/live-failover.sh [DIR]
 set -eu
 towpath=${TOWPATH:-towpath}
 if [ -z "${IPERF3:-}" ] && [ -z "${IPERF3_CLIENT:-}" ] && command -v mptcpize > /dev/null; then
