@@ -30,12 +30,12 @@ impl ServerKind {
         match self {
             Self::Unknown => "this server",
             Self::Towpath => "a towpath server",
-            Self::Echo => "a server that gives back what it gets",
+            Self::Echo => "an echo server",
             Self::Web => "a web server",
             Self::Tls => "a TLS server",
             Self::Ssh => "an SSH server",
             Self::Mail => "a mail or file server",
-            Self::ClosesOnData => "a server that hangs up",
+            Self::ClosesOnData => "a server that closes the connection",
         }
     }
 

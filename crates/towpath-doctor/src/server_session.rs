@@ -26,8 +26,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_150);
 
 /// Reason and remedy for a redacted snapshot, which is too little for a diagnosis.
-const REDACTED_HINT: &str = "it does not describe its host to unauthenticated clients: give it, and this command, the same \
-    --secret-file (or start it with --public-diagnostics, on a network where every client is trusted)";
+const REDACTED_HINT: &str = "it does not describe its host to unauthenticated clients: use the same --secret-file on both (or start it with --public-diagnostics, if every client is trusted)";
 
 /// Control session with a server that has accepted us.
 #[derive(Debug)]
@@ -123,13 +122,13 @@ pub(super) fn identify_peer(
         }
     };
     let Some(ServerMessage::Welcome { challenge, .. }) = message else {
-        let reason = "it accepts connections and is no towpath server";
+        let reason = "it accepts connections but is not a towpath server";
         return PeerKind::Other { reason: reason.to_owned(), first_bytes: Some(first_bytes) };
     };
     let other_peer = |reason: String| PeerKind::Other { reason, first_bytes: None };
     match (challenge, secret) {
         (None, None) => PeerKind::Server(ServerSession { channel, port, echoes: true }),
-        (Some(_), None) => other_peer("it wants a secret: give it with --secret-file".to_owned()),
+        (Some(_), None) => other_peer("it requires a secret: add --secret-file".to_owned()),
         (None, Some(_)) => other_peer(authenticator::secret_not_required().reason),
         // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
@@ -196,8 +195,8 @@ impl ServerSession {
             }
             Ok(Some(ServerMessage::Snapshot(snapshot))) => Ok(sanitize_snapshot(*snapshot)),
             Ok(Some(ServerMessage::Refused { reason, .. })) => Err(sanitize(&reason)),
-            Ok(_) => Err("it does not say how it looks".to_owned()),
-            Err(_) => Err("it is too old to say how it looks".to_owned()),
+            Ok(_) => Err("it does not return host diagnostics".to_owned()),
+            Err(_) => Err("it is too old to return host diagnostics".to_owned()),
         }
     }
 }
@@ -237,7 +236,9 @@ pub(super) fn connect_and_open(
     };
     match identify_peer(&socket, port, secret, clock) {
         PeerKind::Server(session) => Ok(session),
-        PeerKind::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
+        PeerKind::Echo { .. } => {
+            Err("it accepts connections but is not a towpath server".to_owned())
+        }
         PeerKind::Other { reason, .. } => Err(reason),
     }
 }

@@ -130,7 +130,7 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
             // Stderr may be closed.
             let _ = writeln!(
                 io::stderr(),
-                "warning: the program is root of this machine, not of its own namespaces alone: {error}"
+                "warning: the program runs as root of this machine, not only of its own namespaces: {error}"
             );
         }
         if let Some(filter) = filter::fake_identity_syscalls().filter(|_| !sandbox::is_real_root()) {

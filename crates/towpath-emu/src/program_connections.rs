@@ -321,8 +321,7 @@ impl ProgramTracker {
         let count = self.connections.len();
         (count > MAX_CONNECTIONS).then(|| {
             format!(
-                "the programs opened {count} connections; the first {MAX_CONNECTIONS} are shown one by one, \
-                 of the others the bytes"
+                "the programs opened {count} connections; the first {MAX_CONNECTIONS} are shown individually, the others only in the sum of bytes"
             )
         })
     }

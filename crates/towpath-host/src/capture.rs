@@ -48,8 +48,7 @@ impl LiveCaptureError {
                 interfaces.join(", ")
             )),
             Self::Open(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(
-                "capturing needs CAP_NET_RAW: run it as root, or in a lab (`towpath lab`), where \
-                 everybody has it"
+                "capturing needs CAP_NET_RAW: run it as root, or in a lab (`towpath lab`)"
                     .to_owned(),
             ),
             Self::Interfaces(_) | Self::Open(_) => None,

@@ -38,7 +38,7 @@ pub enum Check {
 /// A prerequisite that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Clause with the missing part and the reason, such as `Multipath TCP is switched off (…)`.
+    /// Clause with the missing part and the reason, such as `Multipath TCP is disabled (…)`.
     pub reason: String,
     /// Shell command or advice that provides it, if there is one.
     pub remedy: Option<String>,
@@ -97,7 +97,7 @@ impl Emulation {
         let result = child.and_then(|output| Ok(serde_json::from_slice(&output.stdout)?));
         result.unwrap_or_else(|error| {
             Self::without_namespaces(Missing {
-                reason: format!("new namespaces could not be tried: {}", without_number(&error)),
+                reason: format!("cannot test new namespaces: {}", without_number(&error)),
                 remedy: None,
             })
         })
@@ -193,11 +193,11 @@ fn mptcp() -> Check {
     };
     let (reason, remedy) = match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) => (
-            "Multipath TCP is switched off (net.mptcp.enabled is 0)".to_owned(),
+            "Multipath TCP is disabled (net.mptcp.enabled is 0)".to_owned(),
             Some("sysctl net.mptcp.enabled=1"),
         ),
         Some(libc::EPROTONOSUPPORT | libc::EINVAL) => (
-            "this kernel has no Multipath TCP".to_owned(),
+            "this kernel does not support Multipath TCP".to_owned(),
             Some("boot Linux 5.16 or later with CONFIG_MPTCP=y"),
         ),
         _ => (format!("Multipath TCP sockets are refused: {}", without_number(&error)), None),

@@ -448,7 +448,7 @@ fn a_failed_step_rolls_back_the_steps_before_it() {
         assert_eq!(number, all, "the last one");
         let text = error.to_string();
         assert!(text.contains("add MPTCP endpoint 10.0.0.12: "), "{text}");
-        assert!(text.ends_with("what was done before it was taken back"), "{text}");
+        assert!(text.ends_with("the changes before it were undone"), "{text}");
         assert_eq!(initial.differences(&Snapshot::take()), Vec::<String>::new());
         assert!(state.changes().is_empty());
         let _ = fs::remove_dir_all(folder); // best effort
@@ -471,7 +471,7 @@ fn later_changes_by_others_are_left_alone() {
         let undo_result = undo(&mut handles, &mut SetupState::open(&folder).unwrap()).unwrap();
         assert_eq!(manager.limits().unwrap(), foreign_limits);
         let remarks = undo_result.remarks.join("\n");
-        assert!(remarks.contains("left as it is"), "{remarks}");
+        assert!(remarks.contains(": not changed"), "{remarks}");
         assert!(remarks.contains("there is no endpoint 10.0.0.1"), "{remarks}");
         let rules = RouteSocket::open().unwrap().rules().unwrap();
         assert!(rules.iter().all(|rule| rule.priority == 0 || rule.priority > 1_000), "{rules:?}");
@@ -515,8 +515,8 @@ fn endpoints_of_the_wrong_role_or_of_another_host_are_replaced() {
         host.create();
         let plan = make_plan(&host.request(), &mut ConfigHandles::open().unwrap());
         let has_reason = |reason: &str| plan.steps.iter().any(|step| step.reason == reason);
-        assert!(has_reason("203.0.113.6 is no address of this host"), "{plan:#?}");
-        assert!(has_reason("endpoint 10.0.0.1 is not announced, which servers do"), "{plan:#?}");
+        assert!(has_reason("203.0.113.6 is not an address of this host"), "{plan:#?}");
+        assert!(has_reason("endpoint 10.0.0.1 is not announced, which servers need"), "{plan:#?}");
         let replaced = plan.steps.iter().find_map(|step| {
             let ConfigChange::AddEndpoint(endpoint) = &step.change else { return None };
             (endpoint.address == ip("10.0.0.1")).then_some(endpoint)

@@ -440,7 +440,7 @@ mod tests {
         let listener = match create_socket() {
             Ok(listener) => listener,
             Err(error) => {
-                eprintln!("skipped: this kernel has no Multipath TCP: {error}");
+                eprintln!("skipped: this kernel does not support Multipath TCP: {error}");
                 assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI: {error}");
                 return;
             }

@@ -264,7 +264,7 @@ impl ResourceDemand {
         if self.bytes > memory {
             let (needed_mib, max_mib) = (mib(self.bytes), mib(memory));
             let reason = format!(
-                "it needs {needed_mib} MiB of memory, and this server has {max_mib} for it"
+                "it needs {needed_mib} MiB of memory, but this server allows {max_mib} MiB"
             );
             let hint = "use fewer streams (-P) or smaller blocks (-l), or start the server with a \
                         larger --max-memory";
@@ -273,7 +273,7 @@ impl ResourceDemand {
         let threads = half_of_remaining(MAX_THREADS, used.threads);
         if self.threads > threads {
             let needed = self.threads;
-            let reason = format!("it needs {needed} threads, and this server has {threads} for it");
+            let reason = format!("it needs {needed} threads, but this server allows {threads}");
             return Err(AdmissionError::new(reason, "use fewer streams (-P), or try again later"));
         }
         Ok(())
@@ -362,7 +362,7 @@ mod tests {
         assert!(demand(50).check(ResourceDemand::default(), &limits).is_ok());
         let refused = demand(51).check(ResourceDemand::default(), &limits).unwrap_err();
         assert!(
-            refused.reason.contains("51 MiB") && refused.reason.contains("has 50"),
+            refused.reason.contains("51 MiB") && refused.reason.contains("allows 50"),
             "{refused:?}"
         );
         assert!(demand(25).check(demand(50), &limits).is_ok());

@@ -30,7 +30,7 @@ impl<'a> Authenticator<'a> {
     /// Returns the client's proof message, which includes its challenge.
     pub fn proof_message(&self) -> io::Result<ClientMessage> {
         let proof = self.secret.prove(AuthRole::Client, &self.transcript);
-        let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
+        let proof = proof.ok_or_else(|| io::Error::other("the secret is not a valid key"))?;
         Ok(ClientMessage::Proof { proof, challenge: self.transcript.client })
     }
 
@@ -44,15 +44,15 @@ impl<'a> Authenticator<'a> {
 /// Returns the error for a server that does not require the client's secret.
 pub fn secret_not_required() -> AdmissionError {
     AdmissionError::new(
-        "it does not ask for the secret, so nothing shows that it knows it",
-        "start it with --secret-file, or leave out --secret-file here",
+        "it does not request the secret, so it cannot prove that it knows it",
+        "start it with --secret-file, or omit --secret-file here",
     )
 }
 
 /// Returns the error for a server that failed to prove the secret.
 pub fn server_unproven() -> AdmissionError {
     AdmissionError::new(
-        "it does not know the secret: somebody else answers, or stands between",
-        "both hosts need the same file for --secret-file",
+        "it does not know the secret: a different server answers, or a man in the middle",
+        "use the same file for --secret-file on both hosts",
     )
 }

@@ -218,8 +218,8 @@ fn exchange_hello(mut channel: ControlChannel) -> io::Result<ServerHello> {
         Some(ServerMessage::Refused { reason, .. }) => {
             Err(io::Error::other(format!("it refuses: {}", sanitize(&reason))))
         }
-        Some(_) => Err(io::Error::other("it says something else than a towpath server")),
-        None => Err(io::Error::other("it accepts connections and says nothing")),
+        Some(_) => Err(io::Error::other("it does not answer like a towpath server")),
+        None => Err(io::Error::other("it accepts connections but sends nothing")),
     }
 }
 
@@ -228,10 +228,12 @@ fn fallback_outcome(observed: Option<ObservedProtocol>) -> ProbeOutcome {
     match observed {
         Some(ObservedProtocol::Plain) => ProbeOutcome::StrippedForward,
         Some(ObservedProtocol::Multipath) => ProbeOutcome::StrippedReverse,
-        Some(ObservedProtocol::Unsupported) => {
-            ProbeOutcome::Plain { why: "the server's kernel has no Multipath TCP".to_owned() }
+        Some(ObservedProtocol::Unsupported) => ProbeOutcome::Plain {
+            why: "the server's kernel does not support Multipath TCP".to_owned(),
+        },
+        None => {
+            ProbeOutcome::Plain { why: "the server does not report its observations".to_owned() }
         }
-        None => ProbeOutcome::Plain { why: "the server does not say what it saw".to_owned() },
     }
 }
 

@@ -223,7 +223,7 @@ fn network_lost_event(since: Instant, reason: &str) -> Event {
         kind: EventKind::Link,
         host: HOSTS.first().map(|name| (*name).to_owned()),
         path: None,
-        text: format!("the first network is gone: {reason}"),
+        text: format!("the first network was lost: {reason}"),
         detail: BTreeMap::new(),
     }
 }
@@ -312,16 +312,16 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
     let mut add_condition = |name: &str, value: Option<String>| {
         conditions.extend(value.map(|value| (name.to_owned(), value)));
     };
-    add_condition("why this server", request.choice.clone());
+    add_condition("reason for this server", request.choice.clone());
     add_condition("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
     add_condition(
-        "socket buffers asked for",
+        "requested socket buffers",
         settings.window_bytes.map(|bytes| format!("{bytes} bytes")),
     );
     add_condition("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
     let quic = request.plan.transport.is_quic();
     add_condition("quic", quic.then(|| towpath_quic::QUIC_LIBRARY.to_owned()));
-    let bytes = "UDP payload, with everything that QUIC adds to the data";
+    let bytes = "UDP payload, including QUIC's overhead";
     add_condition("bytes of paths", quic.then(|| bytes.to_owned()));
     let multipath = request.plan.transport == Transport::Mpquic;
     let policy = request.scenario.hosts.first().map(|host| host.stack.path_policy.to_string());
@@ -329,13 +329,13 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
     add_condition("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
     let trust = match (request.server, &request.secret) {
         (Some(_), _) => "as expected",
-        (None, Some(_)) => "whoever has it knows the secret",
+        (None, Some(_)) => "verified with the secret",
         (None, None) => "not checked",
     };
     let fingerprint =
         dialer.server_fingerprint().map(|fingerprint| format!("sha256:{fingerprint} ({trust})"));
     add_condition("server certificate", fingerprint);
-    add_condition("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
+    add_condition("tls", (settings.tls && !quic).then(|| "1.3, for the data".to_owned()));
     let around_control = dialer.is_secure() && !quic;
     add_condition("tls of control", around_control.then(|| "1.3".to_owned()));
     add_condition("received data", settings.discard.then(|| "counted, not copied".to_owned()));
@@ -382,14 +382,13 @@ fn conditions(
         Ok((_, 0)) => {}
         Ok((_, losses)) => {
             let losses = if *losses == 1 { "once".to_owned() } else { format!("{losses} times") };
-            let text = format!("the control connection was lost {losses}; nothing is missing");
+            let text = format!("the control connection was lost {losses}; the result is complete");
             meta.conditions.insert("control".to_owned(), text);
         }
         Err(reason) => warnings.push(Warning {
-            text: format!("the server's half of the result is missing: {reason}"),
+            text: format!("the server's results are missing: {reason}"),
             hint: Some(
-                "what this host saw is here; repeat it when the server can be \
-                reached"
+                "this host's results are kept; repeat the test when the server is reachable"
                     .to_owned(),
             ),
         }),
@@ -399,8 +398,7 @@ fn conditions(
     }
     if offset.error > MAX_CLOCK_ERROR {
         let text = format!(
-            "the hosts' clocks are compared to ± {:.1} ms only: so vague are times from one host to \
-             the other",
+            "the hosts' clocks agree only to ± {:.1} ms: one-way times have this uncertainty",
             offset.error.as_secs_f64() * 1e3
         );
         warnings.push(warning(text));
@@ -443,8 +441,8 @@ fn append_result(
     let mut warnings = warnings;
     if !probes.is_empty() && probes.iter().all(|probe| probe.answered_ns.is_none()) {
         warnings.push(Warning {
-            text: "no datagram came back over any path".to_owned(),
-            hint: Some("`towpath check` says whether UDP passes to the server's port".to_owned()),
+            text: "no datagram returned over any path".to_owned(),
+            hint: Some("`towpath check` tests whether UDP reaches the server's port".to_owned()),
         });
     }
     for warning in

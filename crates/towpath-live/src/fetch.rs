@@ -216,11 +216,11 @@ impl<'a> ResultFetch<'a> {
         }
         let silence = now.saturating_since(self.last_message);
         if self.protocol_errors >= MAX_PROTOCOL_ERRORS {
-            Some("the server does not keep to the protocol".to_owned())
+            Some("the server violates the protocol".to_owned())
         } else if silence > deadlines.timeout {
             Some(format!("the server was silent for {} s", silence.as_secs()))
         } else if now > deadlines.progress_deadline {
-            Some("the server kept it back".to_owned())
+            Some("the server withheld it".to_owned())
         } else {
             None
         }
@@ -233,9 +233,7 @@ impl<'a> ResultFetch<'a> {
             channel.send_last(&ClientMessage::Bye);
         }
         let report = HostReport::from_text(&self.text);
-        Some(
-            report.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))),
-        )
+        Some(report.map_err(|error| format!("its data is invalid: {}", sanitize(&error))))
     }
 
     /// Requests the missing part and receives it. An error means that the connection is unusable.
@@ -284,7 +282,7 @@ impl<'a> ResultFetch<'a> {
                 | ServerMessage::Clock { .. }
                 | ServerMessage::Ready
                 | ServerMessage::Refused { .. } => {
-                    let text = format!("it said `{}` in place of the result", message.name());
+                    let text = format!("it sent `{}` instead of the result", message.name());
                     return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
             }
@@ -297,14 +295,14 @@ impl<'a> ResultFetch<'a> {
         let length = self.text.len() as u64;
         let end = length.saturating_add(text.len() as u64);
         if offset != length || end > total || self.total.is_some_and(|previous| previous != total) {
-            return invalid("a part of the result that does not fit to the others");
+            return invalid("a part of the result is inconsistent with the others");
         }
         if text.is_empty() {
             return invalid("an empty part of the result");
         }
         let max_bytes = self.max_bytes;
         if total > max_bytes {
-            let problem = format!("a result of {total} bytes; none is larger than {max_bytes}");
+            let problem = format!("a result of {total} bytes exceeds the limit of {max_bytes}");
             return invalid(&problem);
         }
         self.text.push_str(text);
@@ -328,7 +326,7 @@ impl<'a> ResultFetch<'a> {
         let attempts = self.reconnector.attempts();
         let Some((transport, source, target)) = attempts.get(*attempt % attempts.len().max(1))
         else {
-            "no way leads to it".clone_into(last_error);
+            "no route to it".clone_into(last_error);
             return self
                 .reconnector
                 .clock

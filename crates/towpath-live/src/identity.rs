@@ -120,14 +120,14 @@ mod tests {
         for refused in [read_identity(&certificate, &key), load_or_create_identity(&folder)] {
             let error = refused.unwrap_err().to_string();
             assert!(
-                error.contains("others may write to") && error.contains("server.key"),
+                error.contains("other users can write to") && error.contains("server.key"),
                 "{error}"
             );
         }
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
         let error = load_or_create_identity(&folder).unwrap_err().to_string();
-        assert!(error.contains("others may write to"), "{error}");
+        assert!(error.contains("other users can write to"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -78,7 +78,7 @@ pub enum LiveError {
         reason: String,
     },
     /// The server's certificate is not the expected one.
-    #[error("{target} is not the server that is expected: {reason}")]
+    #[error("{target} is not the expected server: {reason}")]
     Untrusted {
         /// Name or address of the server.
         target: String,
@@ -86,7 +86,7 @@ pub enum LiveError {
         reason: String,
     },
     /// A certificate was expected, but the transport would not authenticate the server.
-    #[error("over {transport} without TLS nobody shows a certificate; nothing was sent")]
+    #[error("{transport} without TLS has no certificate to verify; nothing was sent")]
     Unprotected {
         /// Transport that has no TLS.
         transport: towpath_scenario::Transport,
@@ -124,26 +124,24 @@ impl LiveError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Connect { target, .. } => Some(format!(
-                "is `towpath server` running there? It listens on port 5210 unless told \
-                 otherwise, and firewalls must let {target} through"
+                "is `towpath server` running there? Its default port is 5210, and firewalls must allow {target}"
             )),
             Self::Untrusted { .. } => Some(
-                "somebody else answers, or the server has another certificate now: it says its \
-                 fingerprint when it starts, for --server-cert"
+                "a different server answers, or the server has a new certificate: it prints the fingerprint for --server-cert when it starts"
                     .to_owned(),
             ),
             Self::Unprotected { .. } => {
-                Some("use TLS (--tls) or QUIC, or leave out --server-cert".to_owned())
+                Some("use TLS (--tls) or QUIC, or omit --server-cert".to_owned())
             }
             Self::Refused(refusal) => refusal.hint.clone(),
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrNotAvailable => {
                 Some(
-                    "no interface of this host has it: `ip address` lists those that are"
+                    "no interface of this host has this address: `ip address` lists all"
                         .to_owned(),
                 )
             }
             Self::Listen { .. } => {
-                Some("another server may be running; name another port with --port".to_owned())
+                Some("another server may be running: choose another port with --port".to_owned())
             }
             Self::Protocol(_) | Self::System { .. } => None,
         }

@@ -110,8 +110,8 @@ impl NetworkLossDetector {
         let missing = self.missing.values().filter(|(since, _)| *since + LOSS_CONFIRM_AFTER <= now);
         let silent =
             self.last_reply.iter().filter(|(_, last_reply)| **last_reply + PATH_TIMEOUT <= now);
-        let silent = silent
-            .map(|(path, last_reply)| (*last_reply, format!("nothing comes back over {path}")));
+        let silent =
+            silent.map(|(path, last_reply)| (*last_reply, format!("no reply over {path}")));
         missing.cloned().chain(silent).min()
     }
 }
@@ -203,6 +203,6 @@ mod tests {
         }
         assert_eq!(detector.lost_since(time_ms(7_899)), None);
         let (since, reason) = detector.lost_since(time_ms(7_900)).unwrap();
-        assert_eq!((since, reason.as_str()), (time_ms(4_900), "nothing comes back over wwan0"));
+        assert_eq!((since, reason.as_str()), (time_ms(4_900), "no reply over wwan0"));
     }
 }

@@ -78,15 +78,12 @@ impl fmt::Display for NetworkChange {
             Self::DefaultRoute { v6, now } => {
                 let family = if *v6 { "IPv6" } else { "IPv4" };
                 match now {
-                    None => write!(f, "{family} has no default route any more"),
+                    None => write!(f, "the default route of {family} is gone"),
                     Some((interface, None)) => {
-                        write!(f, "the default route of {family} leads to {interface} now")
+                        write!(f, "the default route of {family} now uses {interface}")
                     }
                     Some((interface, Some(gateway))) => {
-                        write!(
-                            f,
-                            "the default route of {family} leads to {gateway} on {interface} now"
-                        )
+                        write!(f, "the default route of {family} now uses {gateway} on {interface}")
                     }
                 }
             }

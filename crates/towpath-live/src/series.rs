@@ -379,7 +379,7 @@ impl EndSeries {
         }
         for (number, path, backup) in changed_backups {
             let name = path.as_deref().unwrap_or("unknown");
-            let change = if backup { "is a backup now" } else { "is no backup any more" };
+            let change = if backup { "is a backup now" } else { "is not a backup any more" };
             self.push_event(at, path.clone(), format!("subflow {number} on {name} {change}"));
         }
     }

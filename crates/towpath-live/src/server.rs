@@ -170,7 +170,7 @@ impl Server {
         let (quic_acceptor, fingerprint) = match result {
             Ok((quic_acceptor, fingerprint)) => (Some(quic_acceptor), Some(fingerprint)),
             Err(error) => {
-                warnings.push(format!("no QUIC: {error}"));
+                warnings.push(format!("QUIC is not available: {error}"));
                 (None, None)
             }
         };
@@ -185,7 +185,7 @@ impl Server {
                 ),
                 Some(error) => {
                     let port = address.map_or(*port, |address| address.port());
-                    warnings.push(format!("no QUIC on port {port}, UDP is not free: {error}"));
+                    warnings.push(format!("QUIC is not available on port {port}, because the UDP port is in use: {error}"));
                 }
             }
             listeners.push(listener);

@@ -201,7 +201,7 @@ fn a_refusal_names_the_reason_and_a_hint() {
     };
     let (reason, hint) = refusal(&request);
     assert!(
-        reason.contains("wants a secret") && hint.contains("--secret-file"),
+        reason.contains("requires a secret") && hint.contains("--secret-file"),
         "{reason}: {hint}"
     );
     request.secret = Some(parse_secret("another one, not that"));

@@ -74,9 +74,9 @@ impl fmt::Display for NetlinkErrorKind {
                 }
             }
             Self::Socket(error) => f.write_str(&os_error_text(error)),
-            Self::Malformed(malformed) => write!(f, "malformed answer: {malformed}"),
+            Self::Malformed(malformed) => write!(f, "malformed reply: {malformed}"),
             Self::Unstable => f.write_str("the table keeps changing while it is read"),
-            Self::Unsupported(feature) => write!(f, "the kernel has no {feature}"),
+            Self::Unsupported(feature) => write!(f, "the kernel does not support {feature}"),
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct Prefix {
 
 /// Error for a text or a pair that does not form a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no prefix, expected one such as 10.0.0.1/24 or fd00::1/64")]
+#[error("`{0}` is not a valid prefix, expected one such as 10.0.0.1/24 or fd00::1/64")]
 pub struct InvalidPrefix(String);
 
 impl Prefix {

@@ -221,7 +221,8 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
             // Only port 0 is the kernel; other processes may also send to our port.
             Ok((_, sender)) if sender.port_number() != 0 => {}
             Ok((length, _)) if length > buffer.len() => {
-                let text = format!("a datagram of {length} bytes was cut to {}", buffer.len());
+                let text =
+                    format!("a datagram of {length} bytes was truncated to {}", buffer.len());
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             Ok(_) => return Ok(()),

@@ -23,7 +23,7 @@ const EXTACK_TEXT: u16 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A message, structure or attribute ends too early.
-    #[error("{item} is cut short: {need} bytes needed, {got} there")]
+    #[error("{item} is truncated: {got} of {need} bytes")]
     Short {
         /// Name of the item that was being parsed.
         item: &'static str,
@@ -33,7 +33,7 @@ pub enum Malformed {
         got: usize,
     },
     /// A mandatory attribute is missing.
-    #[error("no {0} in the answer")]
+    #[error("no {0} in the reply")]
     Missing(&'static str),
 }
 

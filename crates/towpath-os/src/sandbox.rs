@@ -104,7 +104,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// The process that requested the run has ended.
-    #[error("the process that asked for this run has ended")]
+    #[error("the process that requested this run has ended")]
     Orphaned,
 }
 

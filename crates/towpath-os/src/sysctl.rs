@@ -31,7 +31,7 @@ pub struct SysctlError {
 
 /// Error for a name that is not a network sysctl.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no setting of the network, expected one such as `net/mptcp/enabled`")]
+#[error("`{0}` is not a network setting, expected one such as `net/mptcp/enabled`")]
 pub struct InvalidSysctl(String);
 
 impl TryFrom<String> for Sysctl {

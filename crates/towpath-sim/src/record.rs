@@ -137,7 +137,7 @@ impl<'a> SimRecorder<'a> {
                 (EventKind::Subflow, "SubflowsClosed", Some(number), text)
             }
             StackNotice::Priority { number, backup } => {
-                let text = if backup { "is a backup now" } else { "is no backup any more" };
+                let text = if backup { "is a backup now" } else { "is not a backup any more" };
                 (EventKind::Subflow, "PriorityChanges", Some(number), text.to_owned())
             }
             StackNotice::Stale { number, stale } => {

@@ -101,7 +101,7 @@ fn meta(job: &SimJob, seed: u64) -> Meta {
     };
     if job.transport.is_quic() {
         meta.conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
-        let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        let meaning = "UDP payload, including QUIC's overhead".to_owned();
         meta.conditions.insert("bytes of paths".to_owned(), meaning);
     }
     if job.transport == Transport::Mpquic {

@@ -277,7 +277,7 @@ impl TrafficBudget {
     /// Ends the traffic if the budget is exhausted. Called after a failed reservation.
     pub(crate) fn end_if_exhausted(&self) {
         if self.is_exhausted() {
-            self.end("all bytes that a test may move are spent: see the server's --max-bytes");
+            self.end("the test reached the server's limit of bytes (--max-bytes)");
         }
     }
 

@@ -218,8 +218,7 @@ pub fn socket_drops(socket: &Socket) -> u64 {
 pub fn drop_warning(host: &str, dropped: u64) -> Option<String> {
     let text = || {
         format!(
-            "{dropped} datagrams of `udp` reached `{host}` and were dropped by its own socket, which \
-             was not read in time: they count as lost"
+            "{dropped} datagrams of `udp` reached `{host}` but overflowed its socket buffer: they count as lost"
         )
     };
     (dropped > 0).then(text)

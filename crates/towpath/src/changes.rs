@@ -14,17 +14,17 @@ use crate::amounts;
 /// Changes of a scenario; they become part of its text, so that results hold what was run.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 pub(crate) struct ScenarioChanges {
-    /// Any key of the scenario, as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`;
-    /// repeatable, `*` stands for all: `paths.*.delay=30ms`
+    /// Set a key of the scenario, such as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`;
+    /// repeatable; `*` selects all: `paths.*.delay=30ms`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Duration of flows, as `5s`; short for `--set flows.duration=5s`
+    /// Duration of all flows, such as `5s`; same as `--set flows.duration=5s`
     #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
-    /// Scheduler of towpath's own stack; short for `--set run.scheduler=NAME`
+    /// Scheduler of towpath's stack; same as `--set run.scheduler=NAME`
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
-    /// Congestion control; short for `--set run.congestion-control=NAME`
+    /// Congestion control; same as `--set run.congestion-control=NAME`
     #[arg(short = 'C', long, alias = "congestion", value_name = "NAME")]
     congestion_control: Option<String>,
     /// Options from the configuration file, for the result's conditions.

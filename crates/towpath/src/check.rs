@@ -13,11 +13,11 @@ use towpath_result::Warning;
 use crate::error::CliError;
 use crate::ui::Ui;
 
-/// Find out which ways to a server are open, and what shuts the others
+/// Test which transports and ports reach a server, and what blocks the others
 ///
-/// Tries TCP, Multipath TCP, UDP, QUIC and Multipath QUIC over IPv4 and IPv6 on every port, towards
-/// a host that runs `towpath server`. Tells Multipath TCP that something on the way removes from
-/// UDP that is blocked and from a server that is not there. Exit code 1 if anything does not work.
+/// Tests TCP, Multipath TCP, UDP, QUIC and Multipath QUIC over IPv4 and IPv6 on every port of a
+/// host that runs `towpath server`. Distinguishes removed MPTCP options, blocked UDP, and a server
+/// that does not run. Exit code 1 if a test fails.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
     /// Name or address of the server
@@ -31,7 +31,7 @@ pub(crate) struct CheckArguments {
     /// Only IPv6
     #[arg(short = '6', long = "ipv6")]
     pub(crate) v6: bool,
-    /// Print what was found as JSON, one line for each way
+    /// Print the findings as JSON, one line per test
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }
@@ -67,7 +67,7 @@ fn targets(arguments: &CheckArguments) -> Result<Vec<SocketAddr>, CliError> {
     let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
     let no_address = |reason: String| CliError::Unavailable {
         what: format!("`{host}` has no address: {reason}"),
-        hint: "name a host or an address".to_owned(),
+        hint: "give a host or an address".to_owned(),
     };
     let resolved: Vec<SocketAddr> = (host, 0)
         .to_socket_addrs()
@@ -109,23 +109,23 @@ pub(crate) fn describe(finding: &ProbeOutcome) -> String {
     match finding {
         ProbeOutcome::Works => "works".to_owned(),
         ProbeOutcome::StrippedForward => {
-            "plain TCP: MPTCP options are removed on the way there".to_owned()
+            "plain TCP: the forward path removes MPTCP options".to_owned()
         }
         ProbeOutcome::StrippedReverse => {
-            "plain TCP: MPTCP options are removed on the way back".to_owned()
+            "plain TCP: the return path removes MPTCP options".to_owned()
         }
         ProbeOutcome::Plain { why } => format!("plain TCP: {why}"),
-        ProbeOutcome::Refused => "refused: nobody listens there".to_owned(),
+        ProbeOutcome::Refused => "refused: no program listens there".to_owned(),
         ProbeOutcome::Silent => "no answer".to_owned(),
         ProbeOutcome::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
-        ProbeOutcome::Filtered => "filtered: UDP passes, packets of QUIC do not".to_owned(),
-        ProbeOutcome::NoQuic => "the server does not speak QUIC on this port".to_owned(),
-        ProbeOutcome::VersionMismatch => "another version of QUIC is spoken there".to_owned(),
+        ProbeOutcome::Filtered => "filtered: UDP passes, QUIC packets do not".to_owned(),
+        ProbeOutcome::NoQuic => "the server does not offer QUIC on this port".to_owned(),
+        ProbeOutcome::VersionMismatch => "the server uses another version of QUIC".to_owned(),
         ProbeOutcome::SinglePath => {
-            "one path: the server does not speak this draft of Multipath QUIC".to_owned()
+            "one path: the server does not support this draft of Multipath QUIC".to_owned()
         }
         ProbeOutcome::Unreachable { why } => format!("unreachable: {why}"),
-        ProbeOutcome::NotTowpath { why } => format!("no towpath server: {why}"),
+        ProbeOutcome::NotTowpath { why } => format!("not a towpath server: {why}"),
     }
 }
 
@@ -137,8 +137,7 @@ fn advice(results: &[ProbeResult]) -> Vec<String> {
         matches!(result.finding, ProbeOutcome::StrippedForward | ProbeOutcome::StrippedReverse)
     }) {
         advice_lines.push(
-            "something on the way removes Multipath TCP: measurements over it fall back to TCP; \
-             another port may pass"
+            "something on the path removes MPTCP options, so measurements fall back to TCP; try another port"
                 .to_owned(),
         );
     }
@@ -146,10 +145,11 @@ fn advice(results: &[ProbeResult]) -> Vec<String> {
         advice_lines.push("UDP is blocked: QUIC cannot work on that port".to_owned());
     }
     if any_result(&|result| result.finding == ProbeOutcome::Filtered) {
-        advice_lines.push("something on the way drops QUIC: another port may pass".to_owned());
+        advice_lines.push("something on the path drops QUIC; try another port".to_owned());
     }
     if any_result(&|result| result.finding == ProbeOutcome::NoQuic) {
-        advice_lines.push("UDP was not free when the server started: it says so itself".to_owned());
+        advice_lines
+            .push("the server reports that its UDP port was in use when it started".to_owned());
     }
     if !any_result(&|result| result.finding == ProbeOutcome::Works) {
         advice_lines.push("is `towpath server` running there?".to_owned());

@@ -25,12 +25,13 @@ use crate::{
 
 /// Shows what multipath transport does to real traffic
 ///
-/// One scenario file describes hosts, paths, what happens to them and what is sent; towpath runs it
-/// over real kernels in an emulated network, without root, and reports what every subflow did.
+/// A scenario file describes hosts, paths, events and traffic. Towpath runs it over TCP, Multipath
+/// TCP, QUIC and Multipath QUIC: simulated, over real kernels in an emulated network without root,
+/// or between two hosts. It reports what every subflow did.
 #[derive(Debug, Parser)]
 #[command(version = env!("VERSION_WITH_COMMIT"), max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// Without the configuration file (`~/.config/towpath/config.toml`)
+    /// Ignore the configuration file (`~/.config/towpath/config.toml`)
     #[arg(long, global = true)]
     pub(crate) no_config: bool,
     #[command(subcommand)]

@@ -29,16 +29,16 @@ const COLUMNS: usize = 100;
 /// File name of the page, in the folder of the results.
 const PAGE_FILE: &str = "comparison.html";
 
-/// Compare transports: run a scenario many times over each, or take stored results
+/// Compare transports by repeated runs of a scenario, or by stored results
 ///
-/// Prints medians with quartiles and 95 % confidence intervals, then how many times as large each
-/// figure of one transport is as another's, and makes a page of it.
+/// Prints medians with quartiles and 95 % confidence intervals, then the ratio of each metric
+/// between each two transports. Writes the same as an HTML page.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
-    /// A scenario (file or name), or results: files (`*.jsonl.zst`, `*.jsonl`) or folders of them
+    /// Scenario (file or name), or result files (`*.jsonl.zst`, `*.jsonl`) or folders of them
     #[arg(required = true, value_name = "SCENARIO|RESULT")]
     pub(crate) inputs: Vec<String>,
-    /// Transports [default: all that the world has]
+    /// Transports [default: all of the world]
     #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
@@ -46,21 +46,21 @@ pub(crate) struct CompareArguments {
     /// Repetitions of each transport [default: 10]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
-    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
-    /// random]; simulated runs have none
+    /// Order of the transports in each repetition: random (from the seed) or fixed [default:
+    /// random]; not for simulated runs
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
-    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results,
-    /// where the first one is]
+    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; for stored results,
+    /// the folder of the first]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Interface between the emulator and the kernel [default: auto]
     #[arg(long, value_enum)]
     pub(crate) backend: Option<BackendChoice>,
-    /// Print the comparison as JSON, in place of the tables
+    /// Print the comparison as JSON instead of the tables
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// No interval lines while it runs
+    /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -120,10 +120,10 @@ fn default_repeat(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
         return DEFAULT_REPEAT;
     }
     let text = format!(
-        "nothing in `{}` is drawn at random, so {DETERMINISTIC_REPEAT} repetitions in place of {DEFAULT_REPEAT}",
+        "nothing in `{}` is random, so {DETERMINISTIC_REPEAT} repetitions instead of {DEFAULT_REPEAT}",
         scenario.name
     );
-    let hint = "jitter or loss makes them differ: `--set paths.*.loss=0.1%`; or say `--repeat`";
+    let hint = "add jitter or loss to vary them (`--set paths.*.loss=0.1%`), or use `--repeat`";
     ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     DETERMINISTIC_REPEAT
 }
@@ -145,15 +145,17 @@ fn compare_results(
     if let Some(option) = ignored_option(arguments) {
         if let Some(name) = results.iter().find(|name| is_scenario(name)) {
             return Err(CliError::Unavailable {
-                what: format!("`{name}` is a scenario, and only one can be measured at a time"),
-                hint: "run each (`towpath run`), then compare the folders of results".to_owned(),
+                what: format!(
+                    "`{name}` is a second scenario, but only one can be measured at a time"
+                ),
+                hint: "run each one (`towpath run`), then compare the result folders".to_owned(),
             });
         }
         return Err(CliError::Unavailable {
             what: format!(
                 "stored results are compared as they are, so `{option}` cannot be used with them"
             ),
-            hint: "leave it out, or name a scenario to measure".to_owned(),
+            hint: "omit it, or name a scenario to measure".to_owned(),
         });
     }
     let mut paths: Vec<PathBuf> = Vec::new();

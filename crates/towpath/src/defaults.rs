@@ -157,7 +157,7 @@ fn option_arguments(value: &document::Value<'_>, is_switch: bool) -> Option<Vec<
     let text_of = |value: &document::Value<'_>| {
         let text = value.as_str().map(str::to_owned).or_else(|| value.as_number());
         if text.is_none() {
-            value.fail("this is no value of an option", "expected a text or a number");
+            value.fail("this is not an option value", "expected a text or a number");
         }
         text
     };

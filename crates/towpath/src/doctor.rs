@@ -15,38 +15,39 @@ use crate::error::CliError;
 use crate::self_check::self_check;
 use crate::ui::{Ui, wrap};
 
-/// Find out whether Multipath TCP is really used, and if not, why
+/// Find out if Multipath TCP is really used, and if not, why
 ///
-/// Looks at the kernel, the configuration, and a connection of its own to any TCP server; beside a
-/// `towpath server`, also at what the other host sees and whether data takes the paths that it
-/// should. Says what it found in plain sentences, with evidence and commands that fix it. Takes
-/// less than 5 s and changes nothing. Exit code 1 if something is wrong.
+/// Checks the kernel, the configuration, and test connections to any TCP server. With a `towpath
+/// server` as peer, it also checks the other host's observations and the paths of the data. Prints
+/// each finding with evidence and the commands that fix it. Takes less than 5 s and changes
+/// nothing. Exit code 1 if something is wrong.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct DoctorArguments {
-    /// Only check which worlds and commands of towpath work on this machine, in under a second
+    /// Only check which worlds and commands of towpath work on this machine (under a second)
     #[arg(long = "self", conflicts_with_all = ["connect", "peer", "pid", "all", "secret_file", "fix"])]
     pub(crate) itself: bool,
-    /// Connect to a server there, over Multipath TCP and TCP
+    /// Server to connect to, over Multipath TCP and TCP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) connect: Option<String>,
-    /// Ask a `towpath server` there what its host sees [default: as --connect, if it is one]
+    /// `towpath server` that reports its host's observations [default: that of --connect, if it is
+    /// one]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) peer: Option<String>,
-    /// Also look at the sockets of one process
+    /// Also check the sockets of one process
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub(crate) pid: Option<u32>,
-    /// Also look at the sockets of all programs
+    /// Also check the sockets of all programs
     #[arg(long)]
     pub(crate) all: bool,
     /// File with the secret of these servers
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host, as far
-    /// as it has seen itself what is wrong
+    /// Run the safe fixes: settings, limits and endpoints of this host, for problems that this host
+    /// observed itself
     #[arg(long)]
     pub(crate) fix: bool,
-    /// Print what was found as JSON
+    /// Print the findings as JSON
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
     /// Also print everything that was seen, for a bug report or a test (JSON)
@@ -70,8 +71,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         let reason = error.to_string().to_lowercase();
         let reason = reason.split(" (os error").next().unwrap_or_default();
         return Err(CliError::Unavailable {
-            what: format!("the sockets of process {id} cannot be seen: {reason}"),
-            hint: "it must run, and be of the same user, or this needs root".to_owned(),
+            what: format!("cannot read the sockets of process {id}: {reason}"),
+            hint: "the process must run as the same user; otherwise this needs root".to_owned(),
         });
     }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
@@ -99,7 +100,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
 /// Prints the fixes, then applies them.
 fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     if actions.is_empty() {
-        ui.progress("nothing here can be fixed by a setting, a limit or an endpoint of this host");
+        ui.progress("no setting, limit or endpoint of this host would fix this");
     }
     for action in actions {
         ui.progress(&format!("fixing: {}", action.command));
@@ -121,7 +122,7 @@ fn host(text: &str) -> &str {
 /// programs use, in the system's order (RFC 6724).
 fn resolve(text: &str) -> Result<SocketAddr, CliError> {
     let unusable = |reason: String| CliError::Unavailable {
-        what: format!("`{text}` cannot be used: {reason}"),
+        what: format!("`{text}` is not usable: {reason}"),
         hint: "expected HOST:PORT, such as example.org:443 or [2001:db8::1]:5210".to_owned(),
     };
     let mut addresses = text.to_socket_addrs().map_err(|error| {
@@ -150,9 +151,9 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
         print_details(finding, out)?;
     }
     writeln!(out)?;
-    writeln!(out, "{}", wrap("looked at: ", &report.checked.join(", ")))?;
+    writeln!(out, "{}", wrap("checked: ", &report.checked.join(", ")))?;
     for check in &report.not_checked {
-        writeln!(out, "{}", wrap("not looked at: ", &format!("{}: {}", check.what, check.why)))?;
+        writeln!(out, "{}", wrap("not checked: ", &format!("{}: {}", check.what, check.why)))?;
     }
     Ok(())
 }
@@ -163,14 +164,12 @@ fn verdict(report: &Diagnosis) -> String {
     match report.verdict {
         Health::Healthy => "healthy: Multipath TCP is used, and every path carries data".to_owned(),
         Health::OnePath => {
-            format!(
-                "one path only: Multipath TCP works, over {reason} alone: there is no other path"
-            )
+            format!("one path only: Multipath TCP works, over {reason} alone, the only path")
         }
         Health::Undetermined => {
-            format!("undetermined: nothing was found to be wrong, but {reason}")
+            format!("undetermined: no problem was found, but {reason}")
         }
-        Health::Impaired => "impaired: Multipath TCP works, and less well than it could".to_owned(),
+        Health::Impaired => "impaired: Multipath TCP works, but less well than it could".to_owned(),
         Health::Broken => "broken: Multipath TCP does not work here".to_owned(),
     }
 }
@@ -190,8 +189,8 @@ fn print_details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError
         writeln!(out, "{}", wrap("   seen: ", evidence))?;
     }
     if finding.unverified {
-        let text = "by the other host alone, which may be wrong: --fix does nothing about it";
-        writeln!(out, "{}", wrap("   said: ", text))?;
+        let text = "reported by the other host only, which may be wrong: --fix ignores it";
+        writeln!(out, "{}", wrap("   note: ", text))?;
     }
     for command in &finding.fix {
         // Not wrapped, so that the user can copy the line.

@@ -110,7 +110,7 @@ fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
     match command_hosts.find(|host| host.stack.stack == StackKind::Towpath) {
         Some(host) => Err(CliError::Unavailable {
             what: format!("a flow runs a command, which cannot use the stack of `{}`", host.name),
-            hint: "write `stack = \"kernel\"` for both of its hosts".to_owned(),
+            hint: "set `stack = \"kernel\"` for both of its hosts".to_owned(),
         }),
         None => Ok(()),
     }
@@ -151,13 +151,13 @@ pub(crate) fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
         }
         let keys: Vec<_> = host.stack.given.iter().map(|key| format!("`{key}`")).collect();
         let text =
-            format!("host `{}` has the kernel's stack, which does not know {}", host.name, {
+            format!("host `{}` has the kernel's stack, which does not support {}", host.name, {
                 keys.join(", ")
             });
-        warn(text, "write `stack = \"towpath\"`, or simulate it with `--world sim`");
+        warn(text, "set `stack = \"towpath\"`, or simulate it with `--world sim`");
     }
     if !scenario.middleboxes.is_empty() {
-        let text = "middleboxes stand in the simulated world only; here there are none";
+        let text = "middleboxes exist in the simulated world only";
         warn(text.to_owned(), "simulate it with `--world sim`");
     }
 }

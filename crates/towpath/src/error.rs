@@ -26,9 +26,9 @@ pub(crate) enum CliError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{}`: {source}", path.display())]
     Write { path: PathBuf, source: io::Error, hint: Option<String> },
-    #[error("`{}` is no result: {source}", path.display())]
+    #[error("`{}` is not a result file: {source}", path.display())]
     Result { path: PathBuf, source: StoreError },
-    #[error("`{}` is no capture: {source}", path.display())]
+    #[error("`{}` is not a capture file: {source}", path.display())]
     Capture { path: PathBuf, source: CaptureError },
     #[error("no result in `{}`", path.display())]
     NoResult { path: PathBuf },
@@ -76,10 +76,10 @@ impl CliError {
             Self::Write { hint, .. } | Self::Failed { hint, .. } => hint.clone(),
             Self::Sweep(error) => error.hint(),
             Self::NoResult { .. } => {
-                Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
+                Some("results are files named *.jsonl.zst, written by `towpath run`".to_owned())
             }
             Self::Capture { .. } => Some(
-                "captures are files as tcpdump, Wireshark or `towpath run --pcap` write them"
+                "captures are pcap or pcapng files, as written by tcpdump, Wireshark or `towpath run --pcap`"
                     .to_owned(),
             ),
             Self::Scenario(_)
@@ -109,10 +109,10 @@ fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     while let Some(error) = source {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotADirectory) => {
-                return Some("a file stands where a folder is expected: name a folder");
+                return Some("this is a file: give a folder");
             }
             Some(io::ErrorKind::IsADirectory) => {
-                return Some("a folder stands where a file is expected: name a file in it");
+                return Some("this is a folder: give a file in it");
             }
             _ => source = error.source(),
         }
@@ -176,10 +176,10 @@ mod tests {
         let read = CliError::Read { path: "x".into(), source: not_a_directory() };
         let sweep = CliError::Sweep(SweepError::File("x".into(), not_a_directory()));
         for error in [read, sweep] {
-            assert!(error.hint().unwrap().contains("name a folder"), "{error}");
+            assert!(error.hint().unwrap().contains("give a folder"), "{error}");
         }
         let source = io::Error::from(io::ErrorKind::IsADirectory);
         let capture = CliError::Capture { path: "x".into(), source: CaptureError::Io(source) };
-        assert!(capture.hint().unwrap().contains("name a file in it"), "{capture}");
+        assert!(capture.hint().unwrap().contains("give a file in it"), "{capture}");
     }
 }

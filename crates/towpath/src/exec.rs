@@ -22,21 +22,21 @@ const TEXT: &str = "text";
 
 /// Run any program over Multipath TCP
 ///
-/// Every TCP socket that the program opens becomes a Multipath TCP socket, and plain TCP where the
-/// kernel or the peer has none. Works for static binaries and servers, needs no root, and ends with
-/// the program's own exit code.
+/// Every TCP socket that the program opens becomes a Multipath TCP socket, or stays plain TCP if
+/// the kernel or the peer does not support it. Works for static binaries and servers, needs no
+/// root, and ends with the program's exit code.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArguments {
-    /// Method that changes the sockets
+    /// Method that upgrades the sockets
     #[arg(long, value_enum, default_value_t = ExecMethod::Seccomp)]
     pub(crate) method: ExecMethod,
-    /// Record what every subflow does, for `towpath report FILE`
+    /// Record every subflow, for `towpath report FILE`
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// No line at the end
+    /// Print no summary line at the end
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Say at the end what became of the sockets as one line of JSON
+    /// Print the summary as one line of JSON
     #[arg(short = 'J', long, conflicts_with = "quiet")]
     pub(crate) json: bool,
     /// Program and its arguments
@@ -46,9 +46,9 @@ pub(crate) struct ExecArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExecMethod {
-    /// The kernel asks before it opens a TCP socket (seccomp user notification, Linux 5.14)
+    /// Intercepts the opening of TCP sockets (seccomp user notification, Linux 5.14)
     Seccomp,
-    /// Go's own switch, GODEBUG=multipathtcp=1; nothing stays beside the program
+    /// Sets GODEBUG=multipathtcp=1 for Go programs; no supervisor stays
     Godebug,
 }
 
@@ -79,7 +79,7 @@ fn exec_supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, C
     match program.summary {
         Some(summary) if !arguments.quiet || arguments.json => ui.progress(&summary),
         Some(_) => {}
-        None => ui.progress("towpath: what became of the sockets is not known"),
+        None => ui.progress("towpath: the state of the sockets is unknown"),
     }
     Ok(passed_on(program.status))
 }
@@ -138,19 +138,19 @@ fn summary_text(tally: &SocketSummary) -> String {
         parts.push(part);
     }
     if tally.unanswered > 0 {
-        parts.push(format!("{} got no answer", tally.unanswered));
+        parts.push(format!("{} got no reply", tally.unanswered));
     }
     if tally.unseen > 0 {
         // Other programs in this network namespace may have raised these counters.
         let counters = match tally.handshakes {
             0 => String::new(),
             handshakes => format!(
-                " (kernel counters: {} with Multipath TCP, {} answered with it)",
+                " (kernel counters: {} requested Multipath TCP, {} got it)",
                 count(handshakes, "handshake"),
                 tally.answered
             ),
         };
-        parts.push(format!("{} unused or closed too fast to be seen{counters}", tally.unseen));
+        parts.push(format!("{} unused or closed too fast to be observed{counters}", tally.unseen));
     }
     if tally.refusals() > 0 {
         let causes: Vec<_> = tally.refused.keys().map(ToString::to_string).collect();
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(
             summary_text(&tally),
             "towpath: 6 sockets upgraded: 1 listened; of 4 connections opened, 3 were Multipath \
-             TCP (2 over several paths) and 1 plain TCP; 1 unused or closed too fast to be seen; \
+             TCP (2 over several paths) and 1 plain TCP; 1 unused or closed too fast to be observed; \
              2 sockets stayed TCP (net.mptcp.enabled is 0). Why: a plain listener (counter C)"
         );
         // A fallback counter that another program raised is not printed when nothing of ours fell

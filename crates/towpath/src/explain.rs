@@ -83,7 +83,7 @@ fn advise(best: Option<(&Trial, f64)>, before: f64, ui: &mut Ui) -> Result<(), C
             let gain_percent = (after / before.max(1.0) - 1.0) * 100.0;
             writeln!(ui.out, "  best: {} (+{gain_percent:.0} %)", trial.key)?;
         }
-        None => writeln!(ui.out, "  nothing that was tried brings more")?,
+        None => writeln!(ui.out, "  no change that was tried brings more")?,
     }
     Ok(())
 }

@@ -16,21 +16,21 @@ use crate::fallback;
 use crate::process::{InnerJob, run_attached, texts};
 use crate::ui::Ui;
 
-/// Open a network in which something about Multipath TCP is broken, or list them
+/// Open a network in which Multipath TCP fails in a known way, or list the cases
 ///
-/// Each situation is a failure as people meet it, or a healthy network: with what one sees, and
-/// why. The program runs on the client; `TOWPATH_CONNECT` says where the server listens.
+/// Each case is a failure from practice, or a healthy network, with its symptom and cause. The
+/// program runs on the client; `TOWPATH_CONNECT` is the address of the server.
 #[derive(Debug, Args)]
 pub(crate) struct FailureArguments {
-    /// Name of a situation; all are listed when left out
+    /// Name of a failure case [default: list all]
     pub(crate) name: Option<String>,
     /// Print the list as JSON
     #[arg(short = 'J', long, conflicts_with = "command")]
     pub(crate) json: bool,
-    /// Print the list as a Markdown page for people
+    /// Print the list as a Markdown page
     #[arg(long, conflicts_with_all = ["command", "json", "name"])]
     pub(crate) markdown: bool,
-    /// Program and its arguments; when left out your shell, on a terminal
+    /// Program and its arguments [default: your shell, on a terminal]
     #[arg(last = true, value_name = "COMMAND", requires = "name")]
     pub(crate) command: Vec<OsString>,
 }
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode,
 
 pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
     failures::find(name).ok_or_else(|| CliError::Unavailable {
-        what: format!("no situation `{name}`"),
+        what: format!("unknown failure case `{name}`"),
         hint: "`towpath lab failure` lists them".to_owned(),
     })
 }

@@ -45,7 +45,7 @@ pub(crate) fn choose_worlds(
     if !how.world.contains(&World::Sim) {
         how.world.push(World::Sim);
     }
-    let text = format!("{reason}: simulating instead; --world emu shows how to allow them");
+    let text = format!("{reason}: simulating instead; --world emu shows how to enable them");
     ui.progress(&wrap("note: ", &text));
     how.fallback = Some(reason);
     Ok(how)

@@ -22,7 +22,7 @@ use crate::error::CliError;
 const COMPRESSED: &str = "jsonl.zst";
 
 /// Hint for a folder that cannot be written.
-pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--out DIR`";
+pub(crate) const OUT_HINT: &str = "choose a writable folder with `--out DIR`";
 
 /// A folder for the results of one call.
 #[derive(Debug)]

@@ -15,11 +15,11 @@ use crate::ui::Ui;
 
 /// Print completions for a shell
 ///
-/// bash: `source <(towpath completions bash)`; zsh: into a file `_towpath` in a folder of `$fpath`;
-/// fish: `towpath completions fish | source`.
+/// bash: `source <(towpath completions bash)`; zsh: write them to a file `_towpath` in a folder of
+/// `$fpath`; fish: `towpath completions fish | source`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     shell: ShellChoice,
 }
@@ -31,10 +31,10 @@ enum ShellChoice {
     Fish,
 }
 
-/// Write manual pages, one for each verb
+/// Write manual pages, one for each command
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
-    /// Folder for them, such as ~/.local/share/man/man1
+    /// Folder for the pages, such as ~/.local/share/man/man1
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -169,7 +169,7 @@ impl From<LabError> for CliError {
 fn capture_hint(error: &RunError) -> Option<String> {
     let RunError::Capture(error) = error else { return None };
     let path_hint = UnsafePath::of(&error.source).map(UnsafePath::hint);
-    Some(path_hint.unwrap_or("name a folder that you may write to").to_owned())
+    Some(path_hint.unwrap_or("choose a writable folder").to_owned())
 }
 
 /// Creates a result file in an existing folder.

@@ -29,11 +29,12 @@ const COLUMNS: usize = 100;
 
 /// Run any programs in a scenario's network
 ///
-/// Programs start in the order of the command line, each when the one before listens, or has opened
-/// another socket. With the last one the scenario's timeline starts; when it ends, the others are
-/// ended and its exit code is passed on. Without a program, a shell is opened in a network that
-/// stays as it is. `client` and `server` are the hosts of the first flow where none is called so.
-/// Addresses are in variables such as `TOWPATH_SERVER`, and `TOWPATH_SERVER_WIFI` for one path.
+/// Programs start in the order of the command line, each as soon as the one before listens or has
+/// opened another socket. The scenario's timeline starts with the last program. When the last
+/// program ends, the others are terminated, and its exit code is that of the lab. Without a
+/// program, a shell is opened, and the timeline does not run. `client` and `server` name the hosts
+/// of the first flow, unless hosts have these names. Variables hold the addresses:
+/// `TOWPATH_SERVER`, or `TOWPATH_SERVER_WIFI` for one path.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -49,30 +50,30 @@ pub(crate) struct LabArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     #[arg(required = true)]
     pub(crate) scenario: Option<String>,
-    /// Run a command for `sh -c` on a host; again for the next one. What they move is measured
+    /// Run a command with `sh -c` on a host; repeatable; its traffic is measured
     #[arg(long, num_args = 2, value_names = ["HOST", "COMMAND"], action = clap::ArgAction::Append)]
     pub(crate) on: Vec<OsString>,
-    /// Host in which the program behind `--`, or the shell, runs [default: the first one]
+    /// Host of the program after `--`, or of the shell [default: the first host]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
-    /// Measure what the programs move: folder for result and report [default with --on:
-    /// towpath-results/SCENARIO/NUMBER; else none]
+    /// Measure the programs' traffic: folder for result and report [default with --on:
+    /// towpath-results/SCENARIO/NUMBER; otherwise none]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) capture: CaptureArguments,
-    /// No table at the end
+    /// Print no table at the end
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Interface between the emulator and the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
-    /// Program and its arguments, after those of `--on`; without any of them your shell
+    /// Program and its arguments, started after those of `--on` [default: your shell]
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Run a command on another host of the lab that this shell is in
+/// Run a command on another host of this shell's lab
 #[derive(Debug, Args)]
 pub(crate) struct OnArguments {
     /// Host, as `towpath lab` has named it

@@ -22,8 +22,8 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     };
     let text = read_file().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
     Secret::from_text(&text).map_err(|error| CliError::Unavailable {
-        what: format!("`{}` holds no secret: {error}", path.display()),
-        hint: "make one with `(umask 77; head -c 24 /dev/urandom | base64 > FILE)`; both hosts need it"
+        what: format!("`{}` does not contain a valid secret: {error}", path.display()),
+        hint: "create one with `(umask 77; head -c 24 /dev/urandom | base64 > FILE)`, and copy it to both hosts"
             .to_owned(),
     })
 }

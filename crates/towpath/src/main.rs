@@ -163,10 +163,10 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
             let first_line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
             Err(CliError::Unavailable {
                 what: format!(
-                    "`{}` does not fit this command: {first_line}",
+                    "`{}` does not match this command: {first_line}",
                     defaults.path.display()
                 ),
-                hint: "change the file, or leave it out: `--no-config`".to_owned(),
+                hint: "change the file, or ignore it with `--no-config`".to_owned(),
             })
         }
     }

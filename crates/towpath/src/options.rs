@@ -16,20 +16,20 @@ use crate::stacks::StackChoice;
 /// Options of a scenario's runs, common to all commands that run one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunOptions {
-    /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and
-    /// sim for emu where this machine cannot emulate]
+    /// Worlds: sim (virtual time, towpath's stack), emu (real kernels) [default: the scenario's;
+    /// sim if this machine cannot emulate]
     #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     pub(crate) world: Vec<World>,
-    /// Seed of all randomness, in place of the scenario's
+    /// Seed of all random draws [default: the scenario's]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Pause between two runs, as `2` (seconds) or `200ms`; simulated runs have none
+    /// Pause between two runs, such as `2` (seconds) or `200ms`; not for simulated runs
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) wait: Option<Duration>,
-    /// Simulated runs at once [default: the number of processors]
+    /// Number of simulated runs in parallel [default: the number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) jobs: Option<u32>,
-    /// TCP and MPTCP stack instead of the scenario's: kernel, towpath, or towpath:HOST for one host
+    /// TCP and MPTCP stack: kernel, towpath, or towpath:HOST for one host [default: the scenario's]
     #[arg(long, value_delimiter = ',', value_name = "STACK")]
     pub(crate) stack: Vec<StackChoice>,
     #[command(flatten)]
@@ -42,10 +42,10 @@ pub(crate) struct RunOptions {
 /// Options of packet capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureArguments {
-    /// Folder for captures (pcapng, one file for each host)
+    /// Folder for packet captures (pcapng, one file per host)
     #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Bytes of each packet that captures keep; 100 hold all headers [default: whole packets]
+    /// Bytes of each packet to capture; 100 include all headers [default: entire packets]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = snap())]
     pub(crate) snap: Option<u32>,
     /// True if simulated runs get time–sequence plots.
@@ -60,7 +60,7 @@ fn snap() -> clap::builder::RangedI64ValueParser<u32> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum BackendChoice {
-    /// TUN devices where `/dev/net/tun` may be opened, else packet sockets
+    /// TUN devices if `/dev/net/tun` can be opened, otherwise packet sockets
     Auto,
     /// TUN devices
     Tun,

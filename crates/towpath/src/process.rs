@@ -97,6 +97,6 @@ pub(crate) fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
     let words = command.iter().map(|word| word.to_str().map(str::to_owned));
     words.collect::<Option<_>>().ok_or_else(|| CliError::Unavailable {
         what: "the command is not UTF-8 text".to_owned(),
-        hint: "put it into a script and run that".to_owned(),
+        hint: "write it to a script and run that".to_owned(),
     })
 }

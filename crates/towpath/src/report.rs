@@ -24,27 +24,27 @@ const MAX_SECONDS: u64 = 7 * 24 * 3_600;
 /// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
 
-/// Make an HTML report of stored results
+/// Write an HTML report of stored results
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; together at most 256 MB without
-    /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
+    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; at most 256 MB uncompressed,
+    /// unless the environment sets another limit (`TOWPATH_MAX_INPUT=2GB`)
     #[arg(required_unless_present = "csv", value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
-    /// File of the report [default: report.html next to the first result]
+    /// File for the report [default: report.html next to the first result]
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Print summaries as JSON, one line a run, in place of the table
+    /// Print summaries as JSON, one line per run, instead of the table
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// Print as CSV in place of the table: seconds (goodput in each, one line a run and direction),
+    /// Print CSV instead of the table: seconds (goodput in each, one line per run and direction),
     /// flows, subflow-totals, recoveries, paths, expectations, shares, intervals, subflows, links,
-    /// events, messages, probes, sequence, datagrams, latency, counters or interfaces; without a
-    /// name: seconds
+    /// events, messages, probes, sequence, datagrams, latency, counters or interfaces [default:
+    /// seconds]
     #[arg(long, conflicts_with = "json", value_name = "TABLE", num_args = 0..=1)]
     #[arg(default_missing_value = "seconds")]
     pub(crate) csv: Option<String>,
-    /// Print where the capacity of each link went, in place of the table
+    /// Print the capacity account of each link instead of the table
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     pub(crate) account: bool,
 }
@@ -59,8 +59,8 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
     }
     if paths.is_empty() {
         return Err(CliError::Unavailable {
-            what: "no result was named".to_owned(),
-            hint: "name result files or a folder of them: `towpath report RESULTS --csv subflows`"
+            what: "no result was given".to_owned(),
+            hint: "give result files or a folder of them: `towpath report RESULTS --csv subflows`"
                 .to_owned(),
         });
     }
@@ -133,7 +133,7 @@ pub(crate) fn unknown_table(name: &str, extra_names: &[&'static str]) -> CliErro
     let table_names = CsvTable::ALL.into_iter().map(CsvTable::name);
     let names: Vec<&str> = extra_names.iter().copied().chain(table_names).collect();
     CliError::Unavailable {
-        what: format!("`--csv` knows no table `{name}`"),
+        what: format!("`--csv` has no table `{name}`"),
         hint: format!("there are {}", names.join(", ")),
     }
 }
@@ -190,10 +190,9 @@ fn print_goodput_per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliEr
     if columns > MAX_SECONDS {
         return Err(CliError::Unavailable {
             what: format!(
-                "a result says that something was read after {columns} s; `--csv` prints at most \
-                 {MAX_SECONDS} columns"
+                "a result contains data of second {columns}, but `--csv` prints at most {MAX_SECONDS} columns"
             ),
-            hint: "look at the times (`t_ns`) in the file: is it a result of towpath?".to_owned(),
+            hint: "check the times (`t_ns`) in the file: is it a result of towpath?".to_owned(),
         });
     }
     let header: Vec<_> = (0..columns).map(|second| format!("{second}-{} s", second + 1)).collect();

@@ -30,40 +30,38 @@ use crate::options::world;
 use crate::study_runner::StudyRunner;
 use crate::ui::{Ui, wrap};
 
-/// Repeat published figures, and hold what their sources claim against what comes of it
+/// Reproduce published figures, and check their claims against new runs
 ///
-/// Without a name it lists them. The same command goes on where it was stopped. Exit code 1 when a
-/// claim comes out otherwise than the reproduction expects.
+/// Without a name, it lists all. The same command resumes an interrupted reproduction. Exit code 1
+/// if the result of a claim differs from the reproduction's expectation.
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// Names, such as miguel-singh-c, or folders, such as ./my-study; `all` for all that come with
-    /// towpath
+    /// Names such as miguel-singh-c, or folders such as ./my-study; `all` for all built-in ones
     names: Vec<String>,
-    /// World: sim (virtual time, our own stack), emu (real kernels), or sim,emu: both in one figure
-    /// [default: the plan's first]
+    /// World: sim (virtual time, towpath's stack), emu (real kernels), or sim,emu for both in one
+    /// figure [default: the plan's first]
     #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     world: Vec<World>,
-    /// Only what the plan runs when there is little time
+    /// Run only the points and seeds that the plan marks as quick
     #[arg(long)]
     quick: bool,
-    /// Seeds of each point, in place of the plan's
+    /// Number of seeds for each point [default: the plan's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
-    /// Runs at once [default: as many as processors; emulated 1, more only where links are slow
-    /// beside the machine]
+    /// Number of runs in parallel [default: the number of processors; 1 for emulated runs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
-    /// Run nothing: check the claims again on the rows that are in the folder, and draw them
+    /// Run nothing; check the claims and draw the figures from the rows in the folder
     #[arg(long)]
     redraw: bool,
     /// Folder for figures, data and the page
     #[arg(short, long, value_name = "DIR", default_value = "towpath-reproductions")]
     out: PathBuf,
-    /// Print JSON, one line for each figure
+    /// Print JSON, one line per figure
     #[arg(short = 'J', long)]
     json: bool,
-    /// With `all`: write reproductions.md (or reproductions-sim-emu.md) and its pictures into this
-    /// folder of documents, too
+    /// With `all`: also write reproductions.md (or reproductions-sim-emu.md) and its images to this
+    /// folder
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
 }
@@ -84,8 +82,8 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
     let is_all = arguments.names.iter().any(|name| name == "all");
     if arguments.docs.is_some() && !is_all {
         return Err(CliError::Unavailable {
-            what: "`--docs` writes a page of all figures".to_owned(),
-            hint: "name `all`, or leave it out: every run writes index.html".to_owned(),
+            what: "`--docs` needs all figures".to_owned(),
+            hint: "use `all`, or omit `--docs`: every run writes index.html".to_owned(),
         });
     }
     let find_named = |name: &String| find(name);
@@ -123,7 +121,7 @@ fn report_stop(ui: &mut Ui) -> ExitCode {
     if !interrupt::is_interrupted() {
         return ExitCode::from(2);
     }
-    let hint = Some("the same command goes on with what is missing".to_owned());
+    let hint = Some("repeat the command to run the missing ones".to_owned());
     ui.warn(&Warning { text: "stopped before all runs were done".to_owned(), hint });
     ExitCode::from(130)
 }
@@ -163,7 +161,7 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliErro
     if !reproduction::names().contains(&name) {
         return Err(CliError::Unavailable {
             what: format!("no reproduction is called `{name}`"),
-            hint: "`towpath reproduce` lists them; a folder is written with a `/`".to_owned(),
+            hint: "`towpath reproduce` lists them; the name of a folder needs a `/`".to_owned(),
         });
     }
     let load = reproduction::load(name);
@@ -343,7 +341,7 @@ fn stored_rows(
                 runs.len(),
                 folder.display()
             ),
-            hint: "without `--redraw` they are done".to_owned(),
+            hint: "omit `--redraw` to run them".to_owned(),
         });
     }
     Ok(rows)
@@ -428,7 +426,7 @@ fn print_entry(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
         writeln!(ui.out, "  {sign} {}", wrap("    ", &claim.text).trim_start())?;
         let world_prefix =
             claim.world.as_ref().map(|world| format!("in {world}: ")).unwrap_or_default();
-        let surprise_note = if claim.expected { "" } else { "this was expected otherwise; " };
+        let surprise_note = if claim.expected { "" } else { "this differs from the expectation; " };
         writeln!(
             ui.out,
             "{}",

@@ -31,21 +31,21 @@ use crate::ui::{Ui, wrap};
 /// Estimated time that an emulated run takes in addition to its traffic.
 const EMULATION_OVERHEAD: Duration = Duration::from_secs(1);
 
-/// Run a scenario over every transport, and compare them
+/// Run a scenario over each transport, and compare the results
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     pub(crate) scenario: String,
-    /// Transports, in place of the scenario's: tcp, mptcp, quic, mpquic
+    /// Transports: tcp, mptcp, quic, mpquic [default: the scenario's]
     #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
     pub(crate) how: RunOptions,
-    /// Repetitions of each transport, in place of the scenario's
+    /// Repetitions of each transport [default: the scenario's]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
-    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
-    /// fixed]; simulated runs have none
+    /// Order of the transports in each repetition: random (from the seed) or fixed [default:
+    /// fixed]; not for simulated runs
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
     #[command(flatten)]
@@ -56,13 +56,13 @@ pub(crate) struct RunArguments {
     /// Interface between the emulator and the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
-    /// Print summaries as JSON, one line a run, in place of the table
+    /// Print summaries as JSON, one line per run, instead of the table
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// No interval lines while it runs
+    /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Simulate each run again with one limit lifted, and say what it would bring
+    /// Simulate each run again with one limit removed at a time, and print the effect
     #[arg(long, conflicts_with = "json")]
     pub(crate) explain: bool,
 }
@@ -277,7 +277,7 @@ fn check_explain(arguments: &RunArguments, worlds: &[World]) -> Result<(), CliEr
         return Ok(());
     }
     Err(CliError::Unavailable {
-        what: "`--explain` tries changes in the simulator, and nothing is simulated".to_owned(),
+        what: "`--explain` needs a simulated run".to_owned(),
         hint: "add `--world sim`".to_owned(),
     })
 }
@@ -301,7 +301,7 @@ fn plan(
         .partition(|world| matches!(world, World::Sim | World::Emu));
     let is_simulated = worlds.contains(&World::Sim);
     if !live_worlds.is_empty() {
-        let text = "a scenario is not run in the world `live`: its hosts are real".to_owned();
+        let text = "a scenario cannot be run in the world `live`, whose hosts are real".to_owned();
         let hint = "start `towpath server` on one of them and `towpath measure` on the other";
         if worlds.is_empty() {
             return Err(CliError::Unavailable { what: text, hint: hint.to_owned() });
@@ -367,7 +367,7 @@ fn run_once(
     let path = file.finish()?;
     let run = files::read_back(&path)?;
     if !status.success() && run.summary.is_none() {
-        ui.progress(&format!("what was measured is in {}", path.display()));
+        ui.progress(&format!("the measured data is in {}", path.display()));
     }
     Ok(Some(run))
 }

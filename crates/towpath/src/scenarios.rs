@@ -26,12 +26,12 @@ pub(crate) struct ScenariosArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScenariosAction {
-    /// Print a built-in scenario, to read or to start your own from
+    /// Print a built-in scenario, to read or to start from
     Show {
         /// Name of the scenario
         name: String,
     },
-    /// Check a scenario file and say what it holds
+    /// Check a scenario file and print a summary
     Check {
         /// Scenario file, or the name of a built-in one
         scenario: String,

@@ -129,7 +129,7 @@ fn print_check(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(
             let text = if detail.is_empty() { "available" } else { detail };
             writeln!(ui.out, "{label}{text}")?;
         }
-        Check::NotTried => writeln!(ui.out, "{label}not tried: needs user namespaces")?,
+        Check::NotTried => writeln!(ui.out, "{label}not tested: needs user namespaces")?,
         Check::Missing(Missing { reason, remedy }) => {
             writeln!(ui.out, "{}", wrap(&label, &format!("no: {reason}")))?;
             if let Some(remedy) = remedy {

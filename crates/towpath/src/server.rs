@@ -31,54 +31,55 @@ const MAX_QUEUED_LINES: usize = 1_024;
 /// Timeout for printing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Let others measure towards this host (see `towpath measure`)
+/// Accept measurements from other hosts (see `towpath measure`)
 ///
-/// One port number serves TCP, Multipath TCP, QUIC and Multipath QUIC, IPv4 and IPv6, many clients
-/// at once. Without a secret, everybody who reaches the port may measure, within the limits.
+/// One port serves TCP, Multipath TCP, QUIC and Multipath QUIC over IPv4 and IPv6, for many clients
+/// at the same time. Without a secret, any client that reaches the port may measure within the
+/// limits.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArguments {
     /// Ports
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_live::protocol::DEFAULT_PORT])]
     pub(crate) port: Vec<u16>,
-    /// Address to listen on [default: all of this host]
+    /// Address to listen on [default: all addresses of this host]
     #[arg(short = 'B', long, value_name = "ADDRESS")]
     pub(crate) bind: Option<IpAddr>,
     /// File with a secret that clients must know
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// File with a certificate for QUIC, in PEM [default: one that is made once and kept]
+    /// File with a certificate for QUIC and TLS, in PEM [default: created once and kept]
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
     /// File with its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Answer `towpath doctor` from any client, not only from those that know the secret
+    /// Answer `towpath doctor` of any client, not only of clients that know the secret
     ///
-    /// The answer says how this host is set up. Use it only on networks where every client is
+    /// The answer describes the setup of this host. Use it only on networks where every client is
     /// trusted.
     #[arg(long)]
     pub(crate) public_diagnostics: bool,
-    /// Tests at the same time
+    /// Maximum number of tests at the same time
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) max_tests: u32,
-    /// Longest test, as `60`, `"60 s"` or `"10 min"`
+    /// Maximum duration of a test, such as `60`, `"60 s"` or `"10 min"`
     #[arg(long, value_name = "TIME", default_value = "1 h", value_parser = amounts::time)]
     pub(crate) max_duration: Duration,
-    /// Bytes that a test may move, as `10G` or `"10 GB"` [default: no limit]
+    /// Maximum number of bytes of a test, such as `10G` or `"10 GB"` [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) max_bytes: Option<u64>,
-    /// Rate of a client in each direction, in all that it does [default: no limit]
+    /// Maximum rate of a client in each direction, for all its traffic [default: no limit]
     ///
-    /// As `100M` or `"100 Mbit/s"`. A client is an address, of IPv6 a network of 64 bits.
+    /// Such as `100M` or `"100 Mbit/s"`. A client is an IPv4 address or an IPv6 /64.
     #[arg(long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) max_rate: Option<Rate>,
-    /// Memory for all tests and kept results, as `160M` or `"160 MB"`
+    /// Memory for all tests and stored results, such as `160M` or `"160 MB"`
     #[arg(long, value_name = "SIZE", default_value = "160M", value_parser = amounts::size)]
     pub(crate) max_memory: u64,
     /// End after one test
     #[arg(short = '1', long, alias = "one-off")]
     pub(crate) once: bool,
-    /// Print what happens as JSON, one line an event
+    /// Print events as JSON, one line per event
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }
@@ -105,7 +106,8 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     interrupt::catch();
     let as_json = arguments.json;
     for text in server.warnings() {
-        let hint = Some("TCP and MPTCP are served; another program may have the port".to_owned());
+        let hint =
+            Some("only TCP and MPTCP are available; another program may use the port".to_owned());
         ui.warn(&Warning { text: text.clone(), hint });
     }
     let fingerprint = server.fingerprint().map(|fingerprint| format!("sha256:{fingerprint}"));
@@ -201,9 +203,7 @@ fn print_client_command(
     }
     if let Some(path) = &arguments.secret_file {
         let path = path.display();
-        ui.progress(&format!(
-            "FILE holds what `{path}` holds here; copy it over `ssh`, or by hand"
-        ));
+        ui.progress(&format!("FILE is a copy of `{path}` on this host; copy it with `scp`"));
     }
     Ok(())
 }
@@ -217,18 +217,18 @@ fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>
         let identity = read_identity(certificate, key);
         return identity.map(Some).map_err(|error| CliError::Unavailable {
             what: error.to_string(),
-            hint: "give a certificate and its private key as PEM files".to_owned(),
+            hint: "provide a certificate and its private key as PEM files".to_owned(),
         });
     }
     let stored_identity = match state_folder() {
         Some(folder) => load_or_create_identity(&folder).map_err(|error| error.to_string()),
-        None => Err("neither XDG_STATE_HOME nor HOME names a folder".to_owned()),
+        None => Err("neither XDG_STATE_HOME nor HOME is a folder".to_owned()),
     };
     Ok(stored_identity.map_or_else(
         |reason| {
             ui.warn(&Warning {
-                text: format!("the certificate for QUIC is made for this once: {reason}"),
-                hint: Some("give one with --cert and --key".to_owned()),
+                text: format!("the certificate for QUIC is temporary: {reason}"),
+                hint: Some("provide one with --cert and --key".to_owned()),
             });
             None
         },
@@ -267,7 +267,7 @@ fn event_json(event: &ServerEvent) -> serde_json::Value {
 
 fn event_line(event: &ServerEvent) -> String {
     let client_text = |client: &Option<std::net::SocketAddr>| {
-        client.map_or_else(|| "a client that is gone".to_owned(), |client| client.to_string())
+        client.map_or_else(|| "a disconnected client".to_owned(), |client| client.to_string())
     };
     match event {
         ServerEvent::Begun { client, transport, patterns } => {
@@ -279,7 +279,7 @@ fn event_line(event: &ServerEvent) -> String {
         }
         ServerEvent::WrongSecret { client, others } => {
             format!(
-                "{} does not know the secret, nor {others} others before it",
+                "{} does not know the secret; {others} others before it did not either",
                 client_text(client)
             )
         }

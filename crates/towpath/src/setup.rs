@@ -19,20 +19,20 @@ use crate::error::CliError;
 use crate::files;
 use crate::ui::Ui;
 
-/// Set this host up for Multipath TCP: endpoints, limits, routes, filters
+/// Set up this host for Multipath TCP: endpoints, limits, routes, filters
 ///
-/// Shows what is missing as commands to paste, each with its reason, and changes nothing. `--apply`
-/// does the same at once, as a whole or not at all; `--undo` takes it back. What is right already
-/// is left alone.
+/// Prints the missing configuration as commands to paste, each with its reason, and changes
+/// nothing. `--apply` makes the changes, all or none; `--undo` reverts them. Correct settings are
+/// not touched.
 #[derive(Debug, Args)]
 pub(crate) struct SetupArguments {
     /// Role of this host for connections
     #[arg(long, value_enum, required_unless_present = "undo")]
     role: Option<RoleChoice>,
-    /// The other host: its addresses, or a name
+    /// Other host: its addresses, or a name
     #[arg(long, value_delimiter = ',', value_name = "ADDR")]
     peer: Vec<String>,
-    /// Interfaces to use [default: all that have an address and are up]
+    /// Interfaces to use [default: all that are up and have an address]
     #[arg(long, value_delimiter = ',', value_name = "IF")]
     dev: Vec<String>,
     /// Router of an interface that has no default route, such as wlan0=192.0.2.1
@@ -40,7 +40,7 @@ pub(crate) struct SetupArguments {
     gateway: Vec<(String, IpAddr)>,
     #[command(flatten)]
     what: SetupMode,
-    /// Folder for the files of `--persist`, in place of standard output
+    /// Folder for the files of `--persist` [default: standard output]
     #[arg(long, value_name = "DIR", requires = "persist")]
     out: Option<PathBuf>,
     /// Print the plan as JSON
@@ -51,25 +51,25 @@ pub(crate) struct SetupArguments {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct SetupMode {
-    /// Show the plan [default]
+    /// Print the plan [default]
     #[arg(long)]
     print: bool,
     /// Make the changes, all or none
     #[arg(long)]
     apply: bool,
-    /// Take back what was applied since this machine started
+    /// Revert the changes applied since this machine started
     #[arg(long)]
     undo: bool,
-    /// Write files that set it up at each start, for one of these
+    /// Write files that apply the setup at each start, in one of these forms
     #[arg(long, value_enum, value_name = "FORM")]
     persist: Option<FormChoice>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RoleChoice {
-    /// Opens connections: subflows from each address
+    /// Opens connections; gets subflows from each address
     Client,
-    /// Accepts connections: announces its addresses
+    /// Accepts connections; announces its addresses
     Server,
     /// Both
     Both,
@@ -87,8 +87,7 @@ enum FormChoice {
 }
 
 /// Hint for users who paste the commands of a plan.
-const LAMINAR_HINT: &str =
-    "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
+const LAMINAR_HINT: &str = "hint: `laminar` needs `ip` of iproute2 6.18 or later; --apply does not";
 
 fn router(text: &str) -> Result<(String, IpAddr), String> {
     let pair =
@@ -103,7 +102,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
         return undo(&mut handles, &folder?, arguments.json, ui);
     }
     if arguments.what.apply {
-        require_root("applying a plan", "without --apply the plan is shown, for root to paste")?;
+        require_root("applying a plan", "without --apply, the plan is printed for root to paste")?;
     }
     let host = HostState::read(&mut handles).map_err(SetupError::from)?;
     let request = request(arguments)?;
@@ -127,7 +126,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     print_plan(&plan, arguments.json, ui)?;
     if !plan.steps.is_empty() {
         let steps = count(plan.steps.len(), "change");
-        ui.progress(&format!("{steps} made; `towpath setup --undo` takes all back"));
+        ui.progress(&format!("{steps} made; `towpath setup --undo` reverts them"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -189,10 +188,10 @@ fn print_plan(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliErr
 
 fn summary(plan: &SetupPlan) -> String {
     if plan.uses.is_empty() {
-        return "no address can be used".to_owned();
+        return "no usable address".to_owned();
     }
     let addresses = plan.uses.iter().map(|(link, address)| format!("{address} ({link})"));
-    format!("all is right for {}", addresses.collect::<Vec<_>>().join(", "))
+    format!("the setup is complete for {}", addresses.collect::<Vec<_>>().join(", "))
 }
 
 fn plan_json(plan: &SetupPlan) -> Value {
@@ -214,7 +213,7 @@ fn undo(
 ) -> Result<ExitCode, CliError> {
     let mut state = SetupState::open(folder).map_err(SetupError::from)?;
     if !state.changes().is_empty() || setup::root_has_applied() {
-        require_root("taking back what was applied", "nothing was changed")?;
+        require_root("undoing the applied plan", "nothing was changed")?;
     }
     if state.changes().is_empty() && !as_json {
         writeln!(ui.out, "# nothing to undo: nothing was applied here since this machine started")?;
@@ -235,7 +234,7 @@ fn undo(
     for change in &outcome.made {
         writeln!(ui.out, "{}", change.command())?;
     }
-    ui.progress(&format!("{} taken back", count(outcome.made.len(), "change")));
+    ui.progress(&format!("{} undone", count(outcome.made.len(), "change")));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -246,7 +245,7 @@ fn applied_state(folder: &Path, ui: &mut Ui) -> Option<SetupState> {
     match SetupState::open(folder) {
         Ok(state) => Some(state),
         Err(error) => {
-            let text = format!("what was applied earlier is left out: {error}");
+            let text = format!("earlier changes are missing: {error}");
             ui.warn(&Warning { text, hint: error.hint() });
             None
         }

@@ -41,14 +41,14 @@ pub(crate) fn check(
     if let Some(choice) = stacks.iter().find(|choice| !choice.own) {
         return Err(CliError::Unavailable {
             what: format!("`--stack {choice}` cannot be used with `--world sim`"),
-            hint: "leave it out, or run it with `--world emu`".to_owned(),
+            hint: "omit it, or use `--world emu`".to_owned(),
         });
     }
     let runs_command = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     if let Some(flow_index) = scenario.flows.iter().position(|flow| runs_command(&flow.pattern)) {
         return Err(CliError::Unavailable {
             what: format!("flow {flow_index} runs a command, which needs real hosts"),
-            hint: "run it with `--world emu`, or give the flow a `pattern`".to_owned(),
+            hint: "use `--world emu`, or give the flow a `pattern`".to_owned(),
         });
     }
     let [schedulers, managers, controls] = known_names();

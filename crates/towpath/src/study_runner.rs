@@ -96,7 +96,7 @@ impl StudyRunner {
             self.has_failed.store(true, Ordering::Relaxed);
             return Err("the emulated run gave no result".to_owned());
         }
-        if status.success() { Ok(records) } else { Err("the emulated run was cut off".to_owned()) }
+        if status.success() { Ok(records) } else { Err("the emulated run ended early".to_owned()) }
     }
 }
 

@@ -16,40 +16,48 @@ static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
     (
         &["measure"],
         &["-u", "--udp"],
-        "datagrams are a pattern: `towpath measure HOST udping` sends them over each path",
+        "use the pattern `udping`: `towpath measure HOST udping` sends datagrams over each path",
     ),
-    (&["measure"], &["-c", "--client"], "the server needs no option: `towpath measure HOST`"),
-    (&["measure"], &["-s", "--server"], "what iperf3 -s is to iperf3 is `towpath server` here"),
+    (
+        &["measure"],
+        &["-c", "--client"],
+        "give the server without an option: `towpath measure HOST`",
+    ),
+    (&["measure"], &["-s", "--server"], "use `towpath server` for iperf3 -s"),
     (
         &["measure"],
         &["-m", "--mptcp", "--multipath"],
-        "it measures Multipath TCP unless told otherwise: `-T tcp,mptcp` compares both",
+        "Multipath TCP is the default: `-T tcp,mptcp` compares both",
     ),
-    (&["measure"], &["-O", "--omit"], "nothing is left out; the report shows how it began"),
-    (&["measure"], &["-f", "--format"], "every figure has its unit; `--json` has plain numbers"),
-    (&["measure"], &["-V", "--verbose"], "the report has it all: its name is printed at the end"),
+    (&["measure"], &["-O", "--omit"], "the report shows the first seconds; none are omitted"),
+    (&["measure"], &["-f", "--format"], "every value has its unit; `--json` prints plain numbers"),
+    (
+        &["measure"],
+        &["-V", "--verbose"],
+        "the report contains this; its name is printed at the end",
+    ),
     (
         &["measure"],
         &["-d", "-r", "--dualtest", "--tradeoff"],
-        "both directions at once are `--bidir`, the other one alone is `-R`",
+        "use `--bidir` for both directions at the same time, or `-R` for the other one",
     ),
-    (&["measure"], &["-Z", "--zerocopy"], "there is `--skip-rx-copy` for the receiver"),
-    (&["server"], &["-s"], "`towpath server` listens already"),
+    (&["measure"], &["-Z", "--zerocopy"], "use `--skip-rx-copy` for the receiver"),
+    (&["server"], &["-s"], "`towpath server` always listens"),
     (
         &["server"],
         &["-D", "--daemon"],
-        "it stays in the foreground: end the line with `&`, or run it as a service",
+        "the server runs in the foreground: append `&`, or run it as a service",
     ),
-    (&["server"], &["-i", "--interval"], "the client prints the figures: `towpath measure -i 1`"),
+    (&["server"], &["-i", "--interval"], "the client prints the metrics: `towpath measure -i 1`"),
     (
         &["run", "compare", "sweep", "reproduce"],
         &["-w"],
-        "worlds are `-W sim` or `--world sim`; `-w` is the sockets' window in `towpath measure`",
+        "use `-W sim` or `--world sim`; `-w` is the socket buffer of `towpath measure`",
     ),
     (
         &["run", "compare"],
         &["-n", "--runs", "--count"],
-        "repetitions are `-r 5` or `--repeat 5`; `-n` is a number of bytes in `towpath measure`",
+        "use `-r 5` or `--repeat 5`; `-n` is a number of bytes in `towpath measure`",
     ),
     (&["run", "compare"], &["-R", "--reverse"], "write `--set flows.direction=down`"),
     (&["run", "compare"], &["-P", "--parallel"], "write `--set flows.streams=4`"),
@@ -61,16 +69,16 @@ static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
         &["--cc", "--congestion"],
         "write `-C NAME` or `--congestion-control NAME`",
     ),
-    (&["sweep", "reproduce"], &["-n", "-r", "--repeat"], "every seed is a run: `--seeds 5`"),
-    (&["monitor"], &["-n", "-c"], "the number of rounds is `--count 3`"),
-    (&["monitor"], &["-t", "--time", "--duration"], "end it after some rounds: `--count 3`"),
+    (&["sweep", "reproduce"], &["-n", "-r", "--repeat"], "use `--seeds 5`: each seed is a run"),
+    (&["monitor"], &["-n", "-c"], "use `--count 3` for the number of samples"),
+    (&["monitor"], &["-t", "--time", "--duration"], "use `--count 3` to end after some samples"),
     (&["trace"], &["-i"], "write `--interface any`; `-i` is the interval in `towpath measure`"),
-    (&["trace"], &["-w"], "write `--write FILE`; `-w` is the sockets' window in `towpath measure`"),
-    (&["trace"], &["-r", "--read"], "the file needs no option: `towpath trace FILE`"),
-    (&["doctor"], &["-c", "-p", "--host", "--server"], "name the server: `--connect HOST:PORT`"),
-    (&["check", "doctor"], &["-t", "--time", "--duration"], "it ends by itself, within seconds"),
-    (&["setup"], &["-i", "--interface"], "interfaces are `--dev IF`"),
-    (&["report"], &["--html"], "it always writes a page: `--out FILE` says where"),
+    (&["trace"], &["-w"], "use `--write FILE`; `-w` is the socket buffer of `towpath measure`"),
+    (&["trace"], &["-r", "--read"], "give the file without an option: `towpath trace FILE`"),
+    (&["doctor"], &["-c", "-p", "--host", "--server"], "give the server: `--connect HOST:PORT`"),
+    (&["check", "doctor"], &["-t", "--time", "--duration"], "it ends by itself within seconds"),
+    (&["setup"], &["-i", "--interface"], "use `--dev IF` for interfaces"),
+    (&["report"], &["--html"], "it always writes a page; `--out FILE` sets its name"),
 ];
 
 /// Command names of other tools, with the command here that replaces them.
@@ -147,13 +155,13 @@ fn unexpected_argument(verb: &str, typed: &str, words: &[String]) -> Option<Stri
             Some(format!("write `towpath doctor --connect {typed}`"))
         }
         "run" if !typed.starts_with('-') => {
-            Some("one scenario at a time; transports are `-T tcp,mptcp`".to_owned())
+            Some("give one scenario; use `-T tcp,mptcp` for transports".to_owned())
         }
         "measure" if !typed.starts_with('-') => {
-            Some("one pattern at a time; its keys are set with `--set KEY=VALUE`".to_owned())
+            Some("give one pattern; set its keys with `--set KEY=VALUE`".to_owned())
         }
         "check" if !typed.starts_with('-') => {
-            Some("one host at a time; its ports are `-p 5210,443`".to_owned())
+            Some("give one host; use `-p 5210,443` for its ports".to_owned())
         }
         _ => None,
     }
@@ -169,12 +177,12 @@ fn missing_argument(verb: &str, error: &clap::Error) -> Option<String> {
         "run" | "compare" | "lab" if is_scenario => {
             Some("a file, or a built-in one: `towpath scenarios` lists them".to_owned())
         }
-        "check" => Some("name a host, such as one that runs `towpath server`".to_owned()),
-        "report" => Some("name what `towpath run` has left in `towpath-results`".to_owned()),
+        "check" => Some("give a host, such as one that runs `towpath server`".to_owned()),
+        "report" => Some("give a result or folder in `towpath-results`".to_owned()),
         "sweep" => {
-            Some("`towpath sweep example > plan.toml` makes a plan to begin with".to_owned())
+            Some("`towpath sweep example > plan.toml` writes a plan to start from".to_owned())
         }
-        "trace" => Some("name a capture, or `--interface any`".to_owned()),
+        "trace" => Some("give a capture, or `--interface any`".to_owned()),
         _ => None,
     }
 }

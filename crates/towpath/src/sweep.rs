@@ -26,9 +26,9 @@ use crate::ui::Ui;
 /// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";
 
-/// Run every point of a plan with every seed, on all processors, and keep the metrics
+/// Run every point of a plan with every seed, on all processors, and store the metrics
 ///
-/// The same command goes on where it was stopped. Several processes, also on several computers, may
+/// The same command resumes an interrupted sweep. Several processes, also on several computers, can
 /// share the folder.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -41,23 +41,22 @@ pub(crate) struct SweepArguments {
     /// Folder for the rows [default: towpath-sweeps/PLAN-WORLD]
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
+    /// World: sim (virtual time, towpath's stack) or emu (real kernels) [default: the plan's first]
     #[arg(short = 'W', long, value_parser = world)]
     world: Option<World>,
-    /// Only what the plan runs when there is little time
+    /// Run only the points and seeds that the plan marks as quick
     #[arg(long)]
     quick: bool,
-    /// Seeds of each point, in place of the plan's
+    /// Number of seeds for each point [default: the plan's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
-    /// Runs at once [default: as many as processors; emulated 1, more only where links are slow
-    /// beside the machine]
+    /// Number of runs in parallel [default: the number of processors; 1 for emulated runs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
-    /// One of several processes, such as 2/4: it begins with its own runs, then helps the others
+    /// Share of this process among several, such as 2/4; when done, it helps the others
     #[arg(long, value_name = "I/N", value_parser = shard)]
     shard: Option<Shard>,
-    /// Runs for each file [default: a fortieth of all, from 10 to 1000; emulated 1]
+    /// Number of runs per file [default: a fortieth of all, from 10 to 1000; 1 for emulated runs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK_RUNS)))]
     chunk: Option<u32>,
     #[command(flatten)]
@@ -66,29 +65,29 @@ pub(crate) struct SweepArguments {
 
 #[derive(Debug, Args)]
 struct TableArguments {
-    /// Metrics of the table, such as goodput,stall.longest
+    /// Metrics to show in the table, such as goodput,stall.longest
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     metrics: Vec<String>,
-    /// Print rows as JSON, one line a run, in place of the table
+    /// Print rows as JSON, one line per run, instead of the table
     #[arg(short = 'J', long)]
     json: bool,
-    /// Write the rows as CSV, too
+    /// Also write the rows as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum SweepAction {
-    /// Print a plan to begin with
+    /// Print a plan to start from
     Example,
-    /// Say how far a sweep is, and print the rows that are there
+    /// Print the progress of a sweep, and its rows so far
     Status {
         /// Folder of the sweep
         folder: PathBuf,
         #[command(flatten)]
         shown: TableArguments,
     },
-    /// Do some runs again, and say whether their rows are the same
+    /// Repeat some runs, and check that their rows are the same
     Verify {
         /// Folder of the sweep
         folder: PathBuf,
@@ -164,7 +163,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     Ok(if interrupt::is_interrupted() {
         ui.warn(&Warning {
             text: "the sweep was stopped".to_owned(),
-            hint: Some("the same command goes on with what is missing".to_owned()),
+            hint: Some("repeat the command to run the missing ones".to_owned()),
         });
         ExitCode::from(130)
     } else if runner.has_failed() {
@@ -266,7 +265,7 @@ fn verify(
     let sweep = Sweep::open(folder)?;
     if sweep.world() != World::Sim {
         return Err(CliError::Unavailable {
-            what: "emulated runs take their own time, and never come twice the same".to_owned(),
+            what: "emulated runs vary, so their rows cannot be repeated exactly".to_owned(),
             hint: "compare medians: `towpath sweep status DIR`".to_owned(),
         });
     }
@@ -336,7 +335,7 @@ fn warn_missing_metrics(rows: &[RunRow], requested: &[String], ui: &mut Ui) {
                 known_metrics.iter().copied().collect::<Vec<_>>().join(", ")
             ),
         };
-        let text = format!("no row has a figure `{figure}`");
+        let text = format!("no row has a metric `{figure}`");
         ui.warn(&Warning { text, hint: Some(hint) });
     }
 }

@@ -26,11 +26,11 @@ use interface::capture;
 /// Width of the terminal table in columns, which fits every terminal.
 const COLUMNS: usize = 100;
 
-/// Say what a capture of packets holds: connections, subflows, figures
+/// Analyse a packet capture: connections, subflows, metrics
 ///
-/// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root.
-/// With a capture of the other host as second file, also the delay of each direction. With
-/// --interface, what passes an interface from now on, until Ctrl-C.
+/// Reads pcap and pcapng files with TCP and both versions of Multipath TCP, in one pass and without
+/// root. A capture of the other host as second file adds the delay of each direction. --interface
+/// captures from an interface until Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArguments {
     /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
@@ -39,31 +39,31 @@ pub(crate) struct TraceArguments {
     /// Capture of the same packets at the other host: adds the delay of each direction
     #[arg(value_name = "FILE2")]
     pub(crate) other: Option<PathBuf>,
-    /// Capture here and now: an interface of this host, or `any`; needs `CAP_NET_RAW`
+    /// Capture from an interface of this host, or from `any`; needs `CAP_NET_RAW`
     #[arg(long, value_name = "IF", conflicts_with_all = ["file", "other"])]
     pub(crate) interface: Option<String>,
-    /// End of a capture, as `10s` [default: Ctrl-C]
+    /// Duration of a capture, such as `10s` [default: until Ctrl-C]
     #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = time, requires = "interface")]
     pub(crate) duration: Option<Duration>,
-    /// Keep the headers of what was captured, as pcap
+    /// Write the captured headers to a pcap file
     #[arg(long, value_name = "FILE", requires = "interface")]
     pub(crate) write: Option<PathBuf>,
-    /// Capture point, if the capture does not show it
+    /// Capture point, if it is not evident from the capture
     #[arg(long, value_enum, value_name = "END")]
     pub(crate) capture_point: Option<CaptureEnd>,
-    /// Connections to show, those with most data first
+    /// Number of connections to show, largest first
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) top: u32,
     /// Also write an HTML report
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Print a result (JSON Lines, as `towpath report` reads it), in place of the table
+    /// Print a result (JSON Lines for `towpath report`) instead of the table
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// Print where the capacity of each path went, in place of the table
+    /// Print the capacity account of each path instead of the table
     #[arg(long, conflicts_with = "json")]
     pub(crate) account: bool,
-    /// Print a table as CSV, in place of the table; `sequence` has every packet
+    /// Print a table as CSV instead; `sequence` has every packet
     #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "account"])]
     pub(crate) csv: Option<String>,
 }
@@ -102,7 +102,9 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
         (None, Some(interface)) => {
             (capture(interface, arguments, taken_at, ui)?, interface.as_str().into())
         }
-        (None, None) => return Err(CliError::Internal("neither file nor interface".to_owned())),
+        (None, None) => {
+            return Err(CliError::Internal("neither a file nor an interface is given".to_owned()));
+        }
     };
     let top = arguments.top as usize;
     if let Some(table) = csv_table(arguments)? {
@@ -161,7 +163,7 @@ fn add_delays(
     };
     let clock_order = if clocks.offset_ns < 0 { "behind" } else { "ahead" };
     ui.progress(&format!(
-        "{} packets are in both captures; the second clock is {:.6} s {clock_order}, at most {:.6} s wrong",
+        "{} packets are in both captures; the second clock is {:.6} s {clock_order}, with an error of at most {:.6} s",
         clocks.packets,
         clocks.offset_ns.unsigned_abs() as f64 / 1e9,
         clocks.error_ns as f64 / 1e9

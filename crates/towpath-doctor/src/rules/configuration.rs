@@ -46,7 +46,7 @@ pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> O
             .at_location(label())
             .with_evidence(format!("no interface has {address} (ip address)"))
             .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
-            .hint("addresses change (DHCP, IPv6): add an endpoint for the new one"),
+            .hint("addresses change (DHCP, IPv6): add an endpoint for the new address"),
         );
     };
     find_down_link(view, link)
@@ -67,17 +67,20 @@ fn find_down_link(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Fin
     }
     if link.running && !current.up {
         return Some(
-            Finding::new(Cause::LinkDown, format!("the interface {name} went down meanwhile"))
-                .at_location(name)
-                .with_evidence(format!("{name} was UP at first, and is not UP any more (ip link)"))
-                .hint("the kernel sends no event of the path manager for that"),
+            Finding::new(
+                Cause::LinkDown,
+                format!("the interface {name} went down during the test"),
+            )
+            .at_location(name)
+            .with_evidence(format!("{name} was UP at the start and is not UP now (ip link)"))
+            .hint("the kernel sends no path manager event for this"),
         );
     }
     (!current.running).then(|| {
         Finding::new(Cause::LinkDown, format!("the link of {name} is down: there is no carrier"))
             .at_location(name)
             .with_evidence(format!("{name}: UP, and NO-CARRIER (ip link)"))
-            .hint("cable, radio, or the other end of the link")
+            .hint("check the cable, the radio, and the other end of the link")
     })
 }
 
@@ -105,22 +108,22 @@ fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
     }
     let mut finding = Finding::new(
         Cause::DuplicateManagers,
-        "more than one program sets the endpoints of this host, and each undoes the other's work",
+        "several programs set the endpoints of this host and undo each other's changes",
     );
     if managers.len() > 1 {
         finding = finding.with_evidence(format!("{} run", managers.join(" and ")));
     }
     if changed {
-        finding = finding.with_evidence("the endpoints changed while they were looked at");
+        finding = finding.with_evidence("the endpoints changed during the test");
     }
     if removed > 0 {
-        finding = finding.with_evidence(format!("{removed} withdrawn meanwhile (RmAddrTx)"));
+        finding = finding.with_evidence(format!("{removed} withdrawn during the test (RmAddrTx)"));
     }
     if managers.len() < 2 && !(changed && removed > 0) {
         finding = finding.with_confidence(Confidence::Likely);
     }
     Some(finding.hint(
-        "let one of them do it: `systemctl disable --now mptcp`, or \
+        "keep one of them: `systemctl disable --now mptcp`, or \
                    `nmcli connection modify NAME connection.mptcp-flags disabled`",
     ))
 }
@@ -155,13 +158,12 @@ fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let mut finding = Finding::new(
         Cause::EndpointWrongRole,
         format!(
-            "endpoint {} ({}) is `signal`: it is announced to others, and this host, which opens the \
-             connection, never uses it",
+            "endpoint {} ({}) is `signal`: it is announced to peers, but this host opens the connection and never uses it",
             endpoint.id, endpoint.address
         ),
     )
     .at_location("this host")
-    .with_evidence(format!("{} announced by the side that connects (AddAddrTx)", trial.counter_delta("AddAddrTx")));
+    .with_evidence(format!("{} announced by the host that connects (AddAddrTx)", trial.counter_delta("AddAddrTx")));
     if trial.counter_delta("AddAddrTx") == 0 {
         finding = finding.with_confidence(Confidence::Likely);
     }
@@ -172,7 +174,9 @@ fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
             .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
             .fix(format!("ip mptcp endpoint add {} dev {device} subflow", endpoint.address));
     }
-    Some(finding.hint("`signal` is for the host that accepts connections, `subflow` for the other"))
+    Some(finding.hint(
+        "`signal` is for the host that accepts connections, `subflow` for the host that opens them",
+    ))
 }
 
 /// Reports a host that accepts connections and tries to open subflows instead of announcing its
@@ -210,7 +214,7 @@ fn find_peer_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     )
     .at_location("other host")
     .with_evidence(if counter_texts.is_empty() {
-        "it announces no address at all".to_owned()
+        "it announces no address".to_owned()
     } else {
         format!("it tried to open subflows: {}", counter_texts.join(", "))
     });
@@ -296,7 +300,7 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     let mut finding = Finding::new(
         Cause::NoEndpoints,
         format!(
-            "this host has several ways ({}) and no endpoint for any further one",
+            "this host has several paths ({}) but no endpoint for a second one",
             names.join(", ")
         ),
     )
@@ -316,7 +320,7 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < further_links.len()) {
         finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
     }
-    Some(finding.hint("`towpath setup` does it, with the routes that it takes"))
+    Some(finding.hint("`towpath setup` does this, and sets the necessary routes"))
 }
 
 /// Reports endpoints that are all on one interface although another one is usable.
@@ -350,7 +354,7 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
         Finding::new(
             Cause::AllEndpointsOneInterface,
             format!(
-                "all subflows leave by {}, and {} has no endpoint: they share one link",
+                "all subflows leave through {}, and {} has no endpoint: they share one link",
                 endpoint_link.name, other.name
             ),
         )
@@ -379,7 +383,7 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
     }
     let mut finding = Finding::new(
         Cause::EndpointBackupOnly,
-        "every further path is a backup: it carries nothing while the first one works",
+        "all other paths are backups: they carry no data while the first path works",
     )
     .at_location("this host");
     for endpoint in further_endpoints {
@@ -392,7 +396,7 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
             ))
             .fix(format!("ip mptcp endpoint change id {} nobackup", endpoint.id));
     }
-    Some(finding.hint("if that is what you want (a metered link), all is well"))
+    Some(finding.hint("if this is intended (a metered link), no change is needed"))
 }
 
 /// Returns expected problems of future connections, if there was no test connection, or the server
@@ -479,6 +483,5 @@ pub(super) fn arp_finding(first: &str, second: &str, host: &str) -> Finding {
     .at_location(format!("{host}, {first} and {second}"))
     .fix(format!("sysctl -w net.ipv4.conf.all.arp_ignore=1{comment}"))
     .fix(format!("sysctl -w net.ipv4.conf.all.arp_announce=2{comment}"))
-    .hint("neighbours keep what they have learnt for a while; `ip neighbour flush all` there helps. \
-           Each source address needs a route of its own as well (`towpath setup`)")
+    .hint("neighbours keep old ARP entries for a while: run `ip neighbour flush all` on them. Each source address also needs a route of its own (`towpath setup`)")
 }

@@ -29,8 +29,7 @@ pub(super) fn explain_unanswered(
     }
     let remote = missing.remote.ip();
     let path = path_label(view, missing);
-    let evidence = "the SYN of the subflow is retransmitted, without an answer; the kernel counts such a \
-                    subflow as one";
+    let evidence = "the SYN of the subflow is retransmitted without an answer; the kernel counts it as a subflow";
     let check =
         view.plain_tcp_check(missing.local, remote).or_else(|| view.plain_tcp_check(None, remote));
     // A lossy path may have lost the few packets of this subflow.
@@ -41,7 +40,7 @@ pub(super) fn explain_unanswered(
         Some(check) if check.outcome == ConnectOutcome::Connected => {
             let finding = Finding::new(
                 Cause::JoinDropped,
-                format!("something on {path} drops further subflows, and lets plain TCP through"),
+                format!("something on {path} drops further subflows but passes plain TCP"),
             )
             .at_location(&path)
             .with_evidence(evidence)
@@ -52,7 +51,7 @@ pub(super) fn explain_unanswered(
             );
             finding.hint(
                 "a firewall or middlebox of that path drops SYN packets with the option \
-                          MP_JOIN: use that path for the first subflow, or a tunnel over it",
+                          MP_JOIN: use that path for the first subflow, or use a tunnel",
             )
         }
         Some(check) => {
@@ -74,16 +73,16 @@ fn report_dead_path(
         (
             Cause::AnnouncedAddressPrivate,
             format!(
-                "the other host announces {remote}, a private address that is not reached from here"
+                "the other host announces {remote}, a private address that this host cannot reach"
             ),
         )
     } else if remote != trial.target.ip() {
         (
             Cause::AnnouncedAddressUnreachable,
-            format!("the other host announces {remote}, from which nothing comes back"),
+            format!("the other host announces {remote}, which does not answer"),
         )
     } else {
-        (Cause::PathSilent, format!("nothing comes back over {path}: the path is dead"))
+        (Cause::PathSilent, format!("no answer over {path}: the path is down"))
     };
     let finding = Finding::new(cause, sentence).at_location(&path);
     let finding = finding.with_optional_evidence(
@@ -95,11 +94,11 @@ fn report_dead_path(
         None => finding.with_confidence(Confidence::Likely),
     };
     if cause == Cause::PathSilent {
-        return finding.hint("look at that path alone: its link, its router, its firewall");
+        return finding.hint("check that path alone: link, router, firewall");
     }
     finding
         .fix(format!("ip mptcp endpoint delete id ID   # on the other host, that of {remote}"))
-        .hint("behind a NAT, let it announce its outer address, with a port that is forwarded")
+        .hint("behind a NAT, announce its public address with a forwarded port")
 }
 
 /// Returns true for a private address, seen from outside of its network.
@@ -147,11 +146,11 @@ pub(super) fn explain_closed(
         _ if trial.counter_delta("MPJoinSynAckHMacFailure") > 0 => with_close_evidence(
             Finding::new(
                 Cause::LoadBalancerOtherHost,
-                format!("over {path}, another host answers than the one that is connected"),
+                format!("over {path}, a different host answers"),
             )
             .at_location(&path),
         )
-        .with_evidence("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
+        .with_evidence("its HMAC is wrong (MPJoinSynAckHMacFailure)"),
         // Every reply had the option; other resets of this host do not matter.
         _ if all_joins_answered(trial) => {
             with_close_evidence(explain_rejected(view, missing, event))
@@ -159,18 +158,16 @@ pub(super) fn explain_closed(
         _ if trial.counter_delta("MPRstTx") > 0 => with_close_evidence(
             Finding::new(
                 Cause::JoinOptionStripped,
-                format!("something on {path} removes the option of Multipath TCP from SYN packets"),
+                format!("something on {path} removes the Multipath TCP option from SYN packets"),
             )
             .at_location(&path),
         )
-        .with_evidence("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
+        .with_evidence("the SYN/ACK came without MP_JOIN, so this host reset the subflow (MPRstTx)")
         .with_optional_evidence(
             option_loss_hop(trial, ProbeOption::Join, missing.local)
                 .map(|hops| format!("hop by hop: {hops}")),
         )
-        .hint(
-            "plain TCP and a first subflow fall back there; use another path, or a tunnel over it",
-        ),
+        .hint("plain TCP and a first subflow fall back there; use another path, or a tunnel"),
         _ => with_close_evidence(cause_without_events(view, trial, missing)),
     }
 }
@@ -212,9 +209,9 @@ fn infer_cause(
             let sentence = format!("a firewall on {path} forbids further subflows");
             Finding::new(Cause::JoinProhibited, sentence)
                 .at_location(&path)
-                .with_evidence(format!("a router says that something is unreachable ({name})"))
+                .with_evidence(format!("a router reports an unreachable destination ({name})"))
                 .with_evidence("plain TCP over the same path: connected")
-                .hint("ask who runs that path, or use another one")
+                .hint("ask the operator of that path, or use another one")
         }
         None => explain_reset(view, trial, missing, None),
     }
@@ -251,15 +248,15 @@ fn explain_reset(
     match check.map(|check| check.outcome) {
         Some(ConnectOutcome::Refused) if remote != trial.target.ip() => Finding::new(
             Cause::AnnouncedAddressUnreachable,
-            format!("the other host announces {remote}, and nobody listens there"),
+            format!("the other host announces {remote}, but no program listens there"),
         )
         .at_location(&path)
         .with_evidence(format!("plain TCP to {}: refused", missing.remote))
-        .hint("let the program listen on all addresses, or announce the address with a port"),
+        .hint("make the program listen on all addresses, or announce the address with a port"),
         outcome => {
             let sentence = format!("something on {path} resets further subflows");
             let finding = Finding::new(Cause::JoinReset, sentence).at_location(&path).hint(
-                "a firewall that rejects with a reset: allow SYN packets with MP_JOIN on that path",
+                "a firewall probably rejects with a reset: allow SYN packets with MP_JOIN on that path",
             );
             match outcome {
                 Some(outcome) => finding.with_evidence(format!(
@@ -275,12 +272,12 @@ fn explain_reset(
 fn report_listener_closed(trial: &TestConnection) -> Finding {
     Finding::new(
         Cause::ListenerClosedAfterAccept,
-        format!("nobody listens on {} any more, and further subflows arrive there", trial.target),
+        format!("no program listens on {} any more, so further subflows are refused", trial.target),
     )
     .at_location(trial.target)
     .with_evidence("plain TCP to the same port is refused now, and was not before")
     .hint(
-        "the program closes its listener after it has accepted a connection: keep it open, or \
+        "the program closes its listener after it accepts a connection: keep it open, or \
          announce an endpoint with a port of its own (`ip mptcp endpoint add … signal port N`)",
     )
 }
@@ -288,7 +285,7 @@ fn report_listener_closed(trial: &TestConnection) -> Finding {
 fn report_load_balancer(path: &str, is_mptcp_reset: bool, reason: Option<u32>) -> Finding {
     Finding::new(
         Cause::LoadBalancerOtherHost,
-        format!("over {path}, another host answers, which does not know the connection"),
+        format!("over {path}, a different host answers that does not know the connection"),
     )
     .at_location(path)
     .with_confidence(if is_mptcp_reset { Confidence::Certain } else { Confidence::Likely })
@@ -297,8 +294,7 @@ fn report_load_balancer(path: &str, is_mptcp_reset: bool, reason: Option<u32>) -
         None => "it speaks Multipath TCP: its resets have the option MP_TCPRST".to_owned(),
     })
     .hint(
-        "a load balancer spreads subflows over several hosts: let each announce an address of its \
-         own, and forbid joins to the shared one (net.mptcp.allow_join_initial_addr_port = 0)",
+        "a load balancer spreads subflows over several hosts: on each, announce an address of its own and forbid joins to the shared one (net.mptcp.allow_join_initial_addr_port = 0)",
     )
 }
 
@@ -345,9 +341,10 @@ fn explain_unreachable(
     } else if remote != trial.target.ip() {
         return report_dead_path(view, trial, missing, Some(ConnectOutcome::Failed(errno)));
     } else {
-        Finding::new(Cause::JoinUnreachable, format!("a router on {path} knows no way to {remote}"))
+        Finding::new(Cause::JoinUnreachable, format!("a router on {path} has no route to {remote}"))
     };
-    let finding = finding.at_location(&path).hint("ask who runs that path, or use another one");
+    let finding =
+        finding.at_location(&path).hint("ask the operator of that path, or use another one");
     let finding = match view.plain_tcp_check(missing.local, remote) {
         Some(check) => finding.with_evidence(format!(
             "plain TCP over the same path: {}",
@@ -357,7 +354,7 @@ fn explain_unreachable(
     };
     match icmp_error {
         Some((hop, (kind, code))) => {
-            finding.with_evidence(format!("{hop} says so (ICMP type {kind}, code {code})"))
+            finding.with_evidence(format!("{hop} reports it (ICMP type {kind}, code {code})"))
         }
         None => finding,
     }
@@ -379,7 +376,7 @@ fn find_too_many_hops(
         let sentence = format!("packets of this host do not reach the other end of {path}");
         Finding::new(Cause::JoinUnreachable, sentence)
             .at_location(&path)
-            .with_evidence(format!("{hops} routers are on the way"))
+            .with_evidence(format!("the path has {hops} routers"))
             .with_evidence(format!("net.ipv4.ip_default_ttl = {max_hops}"))
             .fix("sysctl -w net.ipv4.ip_default_ttl=64")
     })
@@ -395,10 +392,10 @@ pub(super) fn explain_rejected(
     if event.and_then(|event| event.reset_reason) == Some(6) {
         return Finding::new(
             Cause::PayloadRewritten,
-            format!("something on {path} changes the data that is sent"),
+            format!("something on {path} modifies the data"),
         )
         .at_location(&path)
-        .with_evidence("the subflow was reset for a middlebox's interference (reason 6)");
+        .with_evidence("the subflow was reset because of middlebox interference (reason 6)");
     }
     let limits = view.peer.and_then(|peer| peer.latest().limits);
     let rejected_joins = view.peer.map_or(0, |peer| peer.counter_delta("MPJoinRejected"));
@@ -407,7 +404,7 @@ pub(super) fn explain_rejected(
         "the other host accepts no more subflows: its limit is reached",
     )
     .at_location("other host")
-    .with_evidence("the subflow was established and reset by the other host at once")
+    .with_evidence("the other host reset the subflow as soon as it was established")
     .fix("ip mptcp limits set subflows 8   # on the other host");
     let finding = match limits {
         Some(limits) => {

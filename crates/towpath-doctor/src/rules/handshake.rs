@@ -58,29 +58,28 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
         )
         .with_confidence(Confidence::Likely)
         .hint(
-            "a program that closes its listener after it has accepted a connection refuses the \
-             further subflows as well, as they arrive at the same port: keep the listener open, or \
+            "a program that closes its listener after it accepts a connection also refuses further subflows, which arrive at the same port: keep the listener open, or \
              announce an endpoint with a port of its own",
         ),
         (_, ConnectOutcome::Failed(errno), _) | (_, _, Some(errno)) => with_outcomes(
             Finding::new(
                 Cause::NoRoute,
-                format!("this host has no way to {}: {}", target.ip(), text::error(errno)),
+                format!("this host has no route to {}: {}", target.ip(), text::error(errno)),
             )
             .at_location(target.ip()),
         )
-        .hint("look at `ip route get`: a default route or an interface is missing"),
+        .hint("a default route or an interface is missing: see `ip route get`"),
         (false, ConnectOutcome::Refused, None) => at_target(
             Cause::RemoteRefused,
-            format!("nobody listens on {target}, with or without Multipath TCP"),
+            format!("no program listens on {target}, with or without Multipath TCP"),
         )
-        .hint("start the server, or name the right port"),
+        .hint("start the server, or give the right port"),
         (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => at_target(
             Cause::RemoteSilent,
             format!("{target} does not answer, with or without Multipath TCP"),
         )
         .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
-        .hint("the host is down, or a firewall drops what is sent to this port"),
+        .hint("the host is down, or a firewall drops packets to this port"),
     }
 }
 
@@ -89,10 +88,10 @@ fn report_refused_option(trial: &TestConnection, verb: &str) -> Finding {
     let target = trial.target;
     Finding::new(
         Cause::SynOptionDropped,
-        format!("something on the way to {target} {verb} connections that ask for Multipath TCP"),
+        format!("something on the path to {target} {verb} connections that ask for Multipath TCP"),
     )
     .at_location(target.ip())
-    .hint("a firewall: try another port, another first path, or a tunnel")
+    .hint("probably a firewall: try another port, another first path, or a tunnel")
     .with_optional_evidence(
         option_loss_hop(trial, ProbeOption::Capable, None)
             .map(|hops| format!("hop by hop: {hops}")),
@@ -105,14 +104,13 @@ fn report_dropped_syn(trial: &TestConnection) -> Finding {
     let count = |multipath| trial.attempts(multipath).count() as u64;
     let finding = Finding::new(
         Cause::SynOptionDropped,
-        format!("something on the way to {target} drops connections that ask for Multipath TCP"),
+        format!("something on the path to {target} drops connections that ask for Multipath TCP"),
     )
     .at_location(target.ip())
     .with_evidence(format!("{} over plain TCP: answered", text::count(count(false), "attempt")))
     .with_evidence(format!("{} over Multipath TCP: no answer", text::count(count(true), "attempt")))
     .hint(
-        "try another port, another first path, or a tunnel. Without a diagnosis, Linux gives up \
-         Multipath TCP for the whole host for an hour after the first such connection \
+        "try another port, another first path, or a tunnel. After the first such connection, Linux disables Multipath TCP for the entire host for an hour \
          (net.mptcp.blackhole_timeout)",
     );
     let finding =
@@ -151,11 +149,15 @@ pub(super) fn option_loss_hop(
     let beyond = hop_address(hop_count(with_option));
     Some(match (before, beyond) {
         (Some(before), Some(beyond)) => {
-            format!("it is lost between {before} and {beyond}, without the option it is not")
+            format!("the SYN is lost between {before} and {beyond}; without the option it passes")
         }
-        (Some(before), None) => format!("it is lost behind {before}, without the option it is not"),
-        (None, Some(beyond)) => format!("it is lost before {beyond}, without the option it is not"),
-        (None, None) => "it is lost before the first hop that answers".to_owned(),
+        (Some(before), None) => {
+            format!("the SYN is lost behind {before}; without the option it passes")
+        }
+        (None, Some(beyond)) => {
+            format!("the SYN is lost before {beyond}; without the option it passes")
+        }
+        (None, None) => "the SYN is lost before the first hop that answers".to_owned(),
     })
 }
 
@@ -200,23 +202,23 @@ fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Find
     let capable_probe = trial.probes.iter().find(|probe| probe.option == ProbeOption::Capable);
     let stripped_text = capable_probe.and_then(stripped_at);
     let with_syn_evidence = |finding: Finding| {
-        let answer = "the answer to the SYN came without the option (MPCapableFallbackSYNACK)";
+        let answer = "the SYN/ACK came without the option (MPCapableFallbackSYNACK)";
         finding.with_evidence(answer).with_optional_evidence(
             stripped_text.as_ref().map(|hops| format!("hop by hop: {hops}")),
         )
     };
     let report_on_path = |cause, sentence: String| {
         with_syn_evidence(Finding::new(cause, sentence).at_location(target.ip()))
-            .hint("another port or another first path may pass; a tunnel does")
+            .hint("try another port or another first path; a tunnel works")
     };
-    let sentence = format!("something on the way to {target} removes the option of Multipath TCP");
+    let sentence = format!("something on the path to {target} removes the Multipath TCP option");
     let forward_finding = report_on_path(Cause::SynOptionStripped, sentence);
     let multipath_check = trial.controls.iter().find(|check| check.multipath == Some(true));
     let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
         if let Some(check) = multipath_check {
             let source = check.local;
             return forward_finding
-                .with_evidence(format!("from {source}, the same listener gives Multipath TCP"));
+                .with_evidence(format!("from {source}, the same listener accepts Multipath TCP"));
         }
         return if stripped_text.is_some() {
             forward_finding
@@ -227,7 +229,7 @@ fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Find
     let (snapshot, received_syns) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
     let listener = snapshot.listener.unwrap_or_default();
     if snapshot.socket_errno != 0 {
-        let sentence = "the other host has no Multipath TCP, or it is switched off there";
+        let sentence = "the other host does not support Multipath TCP, or it is disabled there";
         let error_text = text::error(snapshot.socket_errno);
         return with_syn_evidence(Finding::new(Cause::ListenerPlainTcp, sentence))
             .at_location(target)
@@ -246,13 +248,13 @@ fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Find
         };
     }
     if received_syns == 0 {
-        return forward_finding
-            .with_evidence("the other host listens with Multipath TCP and got a SYN without it");
+        return forward_finding.with_evidence(
+            "the other host listens with Multipath TCP and received a SYN without the option",
+        );
     }
-    let sentence =
-        format!("something on the way back from {target} removes the option of Multipath TCP");
+    let sentence = format!("something on the path back from {target} removes the MPTCP option");
     report_on_path(Cause::SynackOptionStripped, sentence)
-        .with_evidence("the other host got the SYN with the option (MPCapableSYNRX)")
+        .with_evidence("the other host received the SYN with the option (MPCapableSYNRX)")
 }
 
 /// Reports the listener as the likely cause, as the evidence does not exclude the path.
@@ -261,8 +263,7 @@ fn report_likely_plain_listener(
     capable_probe: Option<&HopProbe>,
 ) -> Finding {
     let finding = report_plain_listener(trial).with_confidence(Confidence::Likely).hint(
-        "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
-         server` there and --peer tell which",
+        "if it listens with Multipath TCP, something on the path removes the option: `towpath server` there and --peer distinguish the two",
     );
     let option_arrives = capable_probe.is_some_and(|probe| {
         probe.answer == Some(TargetReply::SynAck { option: false })
@@ -283,7 +284,7 @@ fn report_plain_listener(trial: &TestConnection) -> Finding {
     )
     .at_location(target)
     .fix("towpath exec -- PROGRAM   # on the other host")
-    .hint("or the program's own switch; systemd sockets have SocketProtocol=mptcp")
+    .hint("or use the program's own option; systemd sockets have SocketProtocol=mptcp")
 }
 
 fn report_blackhole_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
@@ -292,12 +293,11 @@ fn report_blackhole_fallback(view: &ObservationView<'_>, trial: &TestConnection)
     let finding = Finding::new(
         Cause::BlackholeFallbackActive,
         format!(
-            "Linux has turned Multipath TCP off for every destination, for {seconds} s or more, \
-             because an earlier connection was answered only without the option"
+            "Linux has disabled Multipath TCP for all destinations for {seconds} s or more, because an earlier connection was answered only without the option"
         ),
     )
     .with_evidence(format!(
-        "{} not even asked for Multipath TCP (MPCapableSYNTXDisabled)",
+        "{} not requested Multipath TCP (MPCapableSYNTXDisabled)",
         if trial.counter_delta("MPCapableSYNTXDisabled") == 1 {
             "the connection has".to_owned()
         } else {
@@ -311,8 +311,7 @@ fn report_blackhole_fallback(view: &ObservationView<'_>, trial: &TestConnection)
     ))
     .fix(format!("sysctl -w net.mptcp.blackhole_timeout={seconds}"));
     let finding = finding.hint(
-        "writing the setting, even its old value, turns Multipath TCP on again at once. Then ask \
-         once more: if something on the way still drops the option, it is found",
+        "writing this setting, even with its old value, enables Multipath TCP immediately. Then run the doctor again: it finds whatever still drops the option",
     );
     finding.with_optional_evidence(
         option_loss_hop(trial, ProbeOption::Capable, None)
@@ -332,25 +331,25 @@ fn find_rewritten_payload(trial: &TestConnection) -> Option<Finding> {
     }
     let mut finding = Finding::new(
         Cause::PayloadRewritten,
-        format!("something on the way to {target} changes the data that is sent"),
+        format!("something on the path to {target} modifies the data"),
     )
     .at_location(target.ip());
     if let Some(offset) = changed_at {
-        finding = finding.with_evidence(format!("byte {offset} came back as another one"));
+        finding = finding.with_evidence(format!("byte {offset} came back modified"));
     }
     if let Some(offset) = trial.plain_changed_at {
         finding =
-            finding.with_evidence(format!("over plain TCP, too, byte {offset} came back changed"));
+            finding.with_evidence(format!("byte {offset} also came back modified over plain TCP"));
     }
     if let Some(name) = counter_name {
         finding = finding.with_evidence(format!("the checksum of the data is wrong ({name})"));
     }
     if was_reset {
-        finding =
-            finding.with_evidence("a subflow was reset for a middlebox's interference (reason 6)");
+        finding = finding
+            .with_evidence("a subflow was reset because of middlebox interference (reason 6)");
     }
     Some(finding.hint(
-        "an application gateway (FTP, SIP) or a proxy edits the stream: use another port, or encrypt",
+        "an application gateway (FTP, SIP) or a proxy modifies the stream: use another port, or encrypt",
     ))
 }
 
@@ -375,7 +374,7 @@ fn find_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Option<F
         return Some(
             Finding::new(
                 Cause::PayloadRewritten,
-                format!("something on the way to {target} changes the data that is sent"),
+                format!("something on the path to {target} modifies the data"),
             )
             .at_location(target.ip())
             .with_confidence(Confidence::Likely)
@@ -386,7 +385,7 @@ fn find_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Option<F
             .with_evidence(
                 "checksums are on, and the server closed this connection and the one over TCP",
             )
-            .hint("another port or another first path may pass; encryption or a tunnel does"),
+            .hint("try another port or another first path; encryption or a tunnel works"),
         );
     }
     Some(
@@ -394,7 +393,7 @@ fn find_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Option<F
             Cause::OptionStrippedAfterHandshake,
             format!(
                 "the connection to {target} begins as Multipath TCP and falls back to plain TCP: \
-                 something on the way removes the option from packets with data"
+                 something on the path removes the option from packets with data"
             ),
         )
         .at_location(target.ip())
@@ -405,9 +404,9 @@ fn find_fallback(view: &ObservationView<'_>, trial: &TestConnection) -> Option<F
         })
         .with_evidence("the handshake had the option both ways")
         .with_evidence(counter_name.map_or_else(
-            || "later the kernel says that it is plain TCP".to_owned(),
+            || "later the kernel reports plain TCP".to_owned(),
             |name| format!("the kernel counts {name}"),
         ))
-        .hint("another port or another first path may pass; a tunnel does"),
+        .hint("try another port or another first path; a tunnel works"),
     )
 }

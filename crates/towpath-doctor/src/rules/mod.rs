@@ -86,22 +86,23 @@ fn completed_checks(observation: &Observation) -> Vec<String> {
         checks.push(format!("a connection to {}", trial.target));
         if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
             let sent = super::text::bytes(exchange.sent);
-            checks.push(format!("{sent} there and back"));
+            checks.push(format!("{sent} sent and echoed"));
         }
         if trial.events.is_some() {
-            checks.push("events of the path manager".to_owned());
+            checks.push("path manager events".to_owned());
         }
         if !trial.controls.is_empty() {
             checks.push(
-                super::text::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
+                super::text::count(trial.controls.len() as u64, "path")
+                    + " tested alone with plain TCP",
             );
         }
         if !trial.probes.is_empty() {
-            checks.push("the way of packets, hop by hop".to_owned());
+            checks.push("routers on the path, hop by hop".to_owned());
         }
     }
     if let Some(peer) = &observation.peer {
-        checks.push(format!("the other host, as {} tells", peer.address));
+        checks.push(format!("the other host, as {} reports it", peer.address));
     }
     checks
 }
@@ -115,16 +116,16 @@ fn skipped_checks(observation: &Observation) -> Vec<SkippedCheck> {
     let unattributed_count = programs.iter().filter(|program| program.id.is_none()).count() as u64;
     if unattributed_count > 0 && !observation.rights.events {
         let sockets = super::text::count(unattributed_count, "socket");
-        add(&format!("whose programs have {sockets} open"), "other users': needs root");
+        add(&format!("programs that own {sockets}"), "they belong to other users: needs root");
     }
     let Some(trial) = &observation.trial else {
-        add("whether a connection uses several paths", "needs --connect HOST:PORT");
+        add("use of several paths", "needs --connect HOST:PORT");
         if !(observation.rights.raw && observation.rights.events) {
-            let check = "why subflows of it are closed, and which hop drops or strips packets";
-            add(check, "needs root beside --connect");
+            let check = "causes of closed subflows, and the hop that drops or strips packets";
+            add(check, "needs root and --connect");
         }
         if let Some(reason) = &observation.peer_error {
-            add("what the other host sees", reason);
+            add("observations of the other host", reason);
         }
         return skipped;
     };
@@ -132,19 +133,19 @@ fn skipped_checks(observation: &Observation) -> Vec<SkippedCheck> {
         add(&check, "needs `towpath server` there (--peer HOST:PORT)");
     }
     if trial.events.is_none() && trial.multipath {
-        add("why a subflow was closed (events of the path manager)", "needs root");
+        add("cause of a closed subflow (path manager events)", "needs root");
     }
     if !trial.echoes && trial.multipath {
-        let check = "whether data arrives as it was sent, and quality and loss of each path";
-        add(check, &format!("{} does not give back what it gets", trial.server.name()));
+        let check = "integrity of the data, and quality and loss of each path";
+        add(check, &format!("{} does not echo data", trial.server.name()));
     }
     if !observation.rights.raw {
-        add("which hop drops or strips packets, and whether another host answers", "needs root");
+        add("the hop that drops or strips packets, and whether another host answers", "needs root");
     }
     if observation.peer.is_none() {
         let reason = observation.peer_error.clone();
         add(
-            "what the other host sees, and whether data takes the paths that it should",
+            "observations of the other host, and whether data uses the intended paths",
             &reason.map_or_else(
                 || "needs `towpath server` there (--peer HOST:PORT)".to_owned(),
                 |reason| format!("needs `towpath server` there (--peer HOST:PORT): {reason}"),
@@ -152,7 +153,7 @@ fn skipped_checks(observation: &Observation) -> Vec<SkippedCheck> {
         );
     }
     if !observation.asked_for_programs {
-        add("which programs use Multipath TCP", "needs --all or --pid N");
+        add("programs that use Multipath TCP", "needs --all or --pid N");
     }
     skipped
 }

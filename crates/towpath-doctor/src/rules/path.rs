@@ -101,7 +101,7 @@ fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) ->
         Finding::new(
             Cause::AnnouncementStripped,
             format!(
-                "the other host announces {}, and something on the way removes the announcement",
+                "the other host announces {}, but something on the path removes the announcement",
                 endpoint.address
             ),
         )
@@ -112,8 +112,7 @@ fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) ->
         ))
         .with_evidence("arrived here: 0 (AddAddr)")
         .hint(
-            "open subflows from this host's own addresses (`subflow` endpoints): they need no \
-               announcement",
+            "open subflows from this host's own addresses (`subflow` endpoints), which need no announcement",
         ),
     )
 }
@@ -340,7 +339,7 @@ fn find_exhausted_limit(
             return Some(report_dead_remotes(&unreachable_remotes, limits_text, command));
         }
         let sentence = format!(
-            "this host's limit allows {} beyond the first, and that is not enough",
+            "this host's limit allows {} beyond the first, which is not enough",
             text::count(limits.subflows.into(), "subflow")
         );
         let finding =
@@ -349,7 +348,7 @@ fn find_exhausted_limit(
         return Some(finding.with_evidence(limits_text).with_evidence(started_text).fix(command));
     }
     if missing.announced && limits.add_addr_accepted == 0 {
-        let sentence = "the other host announces an address, and this host's limit ignores it";
+        let sentence = "the other host announces an address, but this host's limit ignores it";
         let counter_text = format!(
             "{} announced (AddAddr), {} joined (MPJoinSynTx)",
             trial.counter_delta("AddAddr"),
@@ -380,12 +379,12 @@ pub(super) fn find_userspace_manager(view: &ObservationView<'_>) -> Option<Findi
     Some(
         Finding::new(
             Cause::UserspacePathManagerWithoutDaemon,
-            "a program is to make the subflows (net.mptcp.pm_type = 1), and none runs",
+            "a daemon should create the subflows (net.mptcp.pm_type = 1), but none runs",
         )
         .with_evidence(format!("net.mptcp.pm_type = {}", here.number("mptcp.pm_type").unwrap_or(1)))
         .with_evidence("no mptcpd runs here")
         .fix("sysctl -w net.mptcp.pm_type=0")
-        .hint("or start mptcpd; connections that exist keep the path manager that they have"),
+        .hint("or start mptcpd; existing connections keep their path manager"),
     )
 }
 
@@ -398,15 +397,13 @@ fn report_dead_remotes(
     let names = names.join(", ");
     Finding::new(
         Cause::DeadAnnouncedAddressesUseLimits,
-        format!(
-            "addresses that nobody can reach use up the limit, and others are not tried: {names}"
-        ),
+        format!("unreachable addresses use up the limit, so others are not tried: {names}"),
     )
     .at_location(&names)
     .with_evidence(limits_text)
     .with_evidence("an address that was announced last was not tried")
     .fix(command)
-    .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)")
+    .hint("on the other host, delete the unreachable endpoints (`ip mptcp endpoint`)")
 }
 
 /// Reports a peer that accepts no subflows to its first address.
@@ -442,18 +439,18 @@ fn find_join_id0_denied(
     )
     .at_location(path_label(view, missing));
     let finding = if denied_by_event {
-        finding.with_evidence("its first answer says so (deny_join_id0)")
+        finding.with_evidence("its SYN/ACK has the flag (deny_join_id0)")
     } else if !denied_by_setting {
-        finding.with_confidence(Confidence::Likely).with_evidence(
-            "there are an endpoint and room in the limits, and no SYN was sent for it",
-        )
+        finding
+            .with_confidence(Confidence::Likely)
+            .with_evidence("an endpoint exists and the limits allow it, but no SYN was sent for it")
     } else {
         finding.with_evidence("there: net.mptcp.allow_join_initial_addr_port = 0")
     };
     Some(
         finding
             .fix("sysctl -w net.mptcp.allow_join_initial_addr_port=1   # on the other host")
-            .hint("behind a load balancer, let it announce an address of its own in place of that"),
+            .hint("behind a load balancer, announce an address of its own instead"),
     )
 }
 
@@ -480,7 +477,7 @@ fn explain_unsent_syn(
             .with_confidence(Confidence::Likely)
             .with_evidence(format!("the kernel counts {name}"))
             .fix(format!(
-                "ip route get {} from {local}   # shows what is missing",
+                "ip route get {} from {local}   # shows the missing route",
                 trial.target.ip()
             )),
     )

@@ -64,7 +64,7 @@ fn find_plain_tcp(programs: &[ProgramSocket]) -> Option<Finding> {
     let mut finding = Finding::new(
         cause,
         format!(
-            "{count} of programs of this host: plain TCP, as they asked for nothing else: {program_list}"
+            "{count} of local programs use plain TCP, because they do not request Multipath TCP: {program_list}"
         ),
     )
     .at_location(program_label(first));
@@ -82,7 +82,7 @@ fn find_plain_tcp(programs: &[ProgramSocket]) -> Option<Finding> {
     Some(
         finding
             .fix(format!("towpath exec -- {program}"))
-            .hint("or the program's own switch; Go programs have GODEBUG=multipathtcp=1"),
+            .hint("or use the program's own option; Go programs have GODEBUG=multipathtcp=1"),
     )
 }
 
@@ -104,7 +104,7 @@ fn find_fallbacks(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Opt
         Finding::new(
             cause,
             format!(
-                "{count} asked for Multipath TCP and fell back to plain TCP: {}",
+                "{count} requested Multipath TCP and fell back to plain TCP: {}",
                 program_label(first)
             ),
         )
@@ -115,7 +115,7 @@ fn find_fallbacks(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Opt
             "counted since this host was started: {counter_name} {}",
             counter(counter_name)
         ))
-        .hint(format!("`towpath doctor --connect {}` finds out why", first.remote)),
+        .hint(format!("`towpath doctor --connect {}` finds the cause", first.remote)),
     )
 }
 
@@ -154,28 +154,24 @@ fn find_silent_subflow(
         (false, Some(_)) => (
             Cause::NatTimeout,
             format!(
-                "something on the way of {interface} has forgotten a subflow of {label}: nothing \
-                 comes back over it, and over a new one it does"
+                "something on the path of {interface} has dropped the state of a subflow of {label}: it gets no answer, but a new subflow does"
             ),
         ),
         (false, None) => (
             Cause::PathSilent,
-            format!(
-                "a connection of {label} has a dead subflow: nothing comes back over {interface}"
-            ),
+            format!("a connection of {label} has a dead subflow: no answer over {interface}"),
         ),
     };
     let hint = if cause == Cause::NatTimeout {
-        "a NAT or firewall forgets connections that are idle, or was restarted: let the program send \
-         now and then (SO_KEEPALIVE, net.ipv4.tcp_keepalive_time), or begin the connection anew"
+        "a NAT or firewall drops idle connections, or was restarted: use keepalives (SO_KEEPALIVE, net.ipv4.tcp_keepalive_time), or restart the connection"
     } else {
-        "the kernel sends no event for that; data goes over the other subflows"
+        "the kernel sends no event for this; data uses the other subflows"
     };
     Some(
         Finding::new(cause, sentence)
             .at_location(format!("{interface} ({local}) -> {remote}"))
             .with_evidence(format!(
-                "{} not acknowledged, {} in a row, nothing heard for {} ms",
+                "{} not acknowledged, {} in a row, no packet received for {} ms",
                 text::count(tcp.unacked.into(), "packet"),
                 text::count(tcp.backoff.into(), "timeout"),
                 tcp.silent_ms
@@ -220,7 +216,7 @@ fn find_lost_subflow(view: &ObservationView<'_>, program: &ProgramSocket) -> Opt
     let mut finding = Finding::new(
         Cause::SubflowNotRecreated,
         format!(
-            "a connection of {} has no subflow from {}, and a new connection to {} has one",
+            "a connection of {} has no subflow from {}, but a new connection to {} has one",
             program_label(program),
             missing.local.ip(),
             trial.target
@@ -228,7 +224,7 @@ fn find_lost_subflow(view: &ObservationView<'_>, program: &ProgramSocket) -> Opt
     )
     .at_location(program_label(program))
     .with_evidence(format!("it has {}", text::count(program.subflows.len() as u64, "subflow")))
-    .with_evidence("Linux does not open a subflow again that it has lost, or that was refused");
+    .with_evidence("Linux does not reopen a subflow that was lost or refused");
     finding.fix = commands;
     Some(finding)
 }

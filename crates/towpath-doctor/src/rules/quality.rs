@@ -154,14 +154,14 @@ fn find_shared_link(
                 Finding::new(
                     Cause::NoSourceRoute,
                     format!(
-                        "data from the address of {name} leaves by {excess_name}: they share one link"
+                        "data from the address of {name} leaves through {excess_name}: both share one link"
                     ),
                 )
                 .at_location(format!("{host}, {name}"))
                 .with_evidence(load_text(&idle_load))
                 .with_evidence(load_text(&excess_load))
                 .hint(format!(
-                    "with its gateway: `{ip_command} rule add from {address} table {table}` and \
+                    "set its gateway: `{ip_command} rule add from {address} table {table}` and \
                      `{ip_command} route add default via GATEWAY dev {} table {table}`{comment}",
                     quoted(name)
                 )),
@@ -216,7 +216,7 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
     let path = format!("{name} ({local}) -> {remote}");
     let evidence = format!(
-        "{} not acknowledged, {} in a row, nothing heard for {} ms",
+        "{} not acknowledged, {} in a row, no packet received for {} ms",
         text::count(tcp.unacked.into(), "packet"),
         text::count(tcp.backoff.into(), "timeout"),
         tcp.silent_ms
@@ -227,18 +227,16 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
             Finding::new(Cause::LinkDown, format!("the link of {name} is down"))
                 .at_location(name)
                 .with_evidence(evidence)
-                .hint("the kernel sends no event of the path manager for that"),
+                .hint("the kernel sends no path manager event for this"),
         );
     }
     if only_small {
         return Some(report_mtu_black_hole(&name, &path, subflow, evidence));
     }
-    let finding = Finding::new(
-        Cause::PathSilent,
-        format!("{path} was established, and now nothing comes back over it"),
-    )
-    .at_location(&path)
-    .with_evidence(evidence);
+    let finding =
+        Finding::new(Cause::PathSilent, format!("{path} was established and now gets no answer"))
+            .at_location(&path)
+            .with_evidence(evidence);
     let finding = match check {
         Some(check) => finding.with_evidence(format!(
             "plain TCP over the same path: {}",
@@ -246,7 +244,7 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
         )),
         None => finding.with_confidence(Confidence::Likely),
     };
-    Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
+    Some(finding.hint("the kernel sends no event for this and still counts the subflow"))
 }
 
 /// Reports a path that passes only small packets.
@@ -256,11 +254,12 @@ fn report_mtu_black_hole(
     subflow: &ObservedSubflow,
     evidence: String,
 ) -> Finding {
-    let sentence = format!("large packets are lost on {path}, and nobody says so");
+    let sentence =
+        format!("large packets are lost on {path} without an ICMP message (MTU black hole)");
     Finding::new(Cause::PathMtuHole, sentence)
         .at_location(path)
         .with_evidence(evidence)
-        .with_evidence("plain TCP over the same path: small packets come back, large ones do not")
+        .with_evidence("plain TCP over the same path: small packets pass, large packets do not")
         .with_evidence(format!("packets of up to {} bytes are sent", subflow.tcp.path_mtu))
         .fix(format!("ip link set {} mtu {IPV6_MIN_MTU}", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
@@ -358,19 +357,18 @@ pub(super) fn find_loss(
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
     let path = format!("{name} ({local}) -> {remote}");
     Some(
-        Finding::new(Cause::PathLossy, format!("{path} loses packets, and not for want of room"))
+        Finding::new(Cause::PathLossy, format!("{path} loses packets, and not because of a full queue"))
             .at_location(&path)
             .with_evidence(format!(
-                "plain TCP over it: of {} small packets with room between them, {} were retransmitted; \
-                 of {} with answers, {} came behind a gap",
+                "plain TCP over it: of {} small packets sent at intervals, {} were retransmitted; of {} replies, {} arrived after a gap",
                 check.packets, check.resent, check.answers, check.behind_gap
             ))
             .with_evidence(format!(
-                "the subflow sent {} again",
+                "the subflow retransmitted {}",
                 text::count(subflow.tcp.retransmissions.into(), "packet")
             ))
             .hint(
-                "radio, a bad cable, a policer: Multipath TCP repeats on another path what is lost",
+                "possible causes: radio, a bad cable, a policer. Multipath TCP reinjects the lost data on another path",
             ),
     )
 }
@@ -401,7 +399,7 @@ fn find_slow_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<
         Finding::new(
             Cause::PathMuchSlower,
             format!(
-                "{path} takes {} ms there and back, another path {} ms",
+                "{path} has a round-trip time of {} ms, another path {} ms",
                 slow_us / 1_000,
                 fast_us / 1_000
             ),
@@ -409,7 +407,7 @@ fn find_slow_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<
         .at_location(&path)
         .with_evidence("round-trip times of small packets on each path")
         .hint(
-            "what is sent there arrives late, and all that follows waits for it: make it a backup \
+            "data sent there arrives late, and later data waits for it: make it a backup \
                (`ip mptcp endpoint change id N backup`)",
         ),
     )
@@ -434,15 +432,15 @@ fn find_backup_problem(trial: &TestConnection) -> Option<Finding> {
             Finding::new(
                 Cause::BackupFlagAsymmetric,
                 format!(
-                    "the other host wants {} as a backup, and this host does not",
+                    "the other host marks {} as a backup, but this host does not",
                     path_text(subflow)
                 ),
             )
             .at_location(path_text(subflow))
             .with_evidence(
-                "its answer to MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours has not",
+                "its SYN/ACK with MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours does not",
             )
-            .hint("set the flag on both hosts, or on none: each end obeys what the other asks for"),
+            .hint("set the flag on both hosts or on neither: each host obeys the other's flag"),
         );
     }
     let has_regular = trial.subflows.iter().filter(is_alive).any(|subflow| !is_backup(subflow));

@@ -31,7 +31,7 @@ pub(super) fn routing_of(
     if let Some(errno) = lookup.errno {
         let error_text = text::error(errno);
         return Some(report_missing_route(
-            format!("packets from {local} have no way to {remote}: {error_text}"),
+            format!("packets from {local} have no route to {remote}: {error_text}"),
             format!("ip route get {remote} from {local}: {error_text}"),
         ));
     }
@@ -40,7 +40,7 @@ pub(super) fn routing_of(
         let (out_name, name) = (view.interface_name(out_link), &link.name);
         return Some(report_missing_route(
             format!(
-                "packets from {local} (of {name}) leave by {out_name}: a route for that source is missing"
+                "packets from {local} ({name}) leave through {out_name}: a route for that source is missing"
             ),
             format!("ip route get {remote} from {local}: dev {out_name}"),
         ));
@@ -52,7 +52,7 @@ pub(super) fn routing_of(
         let finding = Finding::new(
             Cause::NoGatewayOnInterface,
             format!(
-                "{} knows no gateway towards {remote}: this host looks for {remote} on the link itself",
+                "{} has no gateway to {remote}: this host looks for {remote} on the link itself",
                 link.name
             ),
         )
@@ -78,7 +78,7 @@ fn suggest_table(
     let Some(gateway) = own_route.and_then(|lookup| lookup.gateway) else {
         let name = quoted(&link.name);
         return finding.hint(format!(
-            "no route names the gateway of {name}; with it: `{ip} rule add from {local} table {table}` \
+            "no route contains the gateway of {name}; once known: `{ip} rule add from {local} table {table}` \
              and `{ip} route add default via GATEWAY dev {name} table {table}`"
         ));
     };
@@ -112,8 +112,7 @@ pub(super) fn find_reverse_path_filter(
             Finding::new(
                 Cause::ReversePathFilter,
                 format!(
-                    "answers arrive at {} and are thrown away, since the route back leads elsewhere \
-                     (rp_filter = 1)",
+                    "packets that arrive at {} are dropped, because the route back uses another interface (rp_filter = 1)",
                     link.name
                 ),
             )
@@ -134,7 +133,7 @@ pub(super) fn find_reverse_path_filter(
         Finding::new(
             Cause::ReversePathFilter,
             format!(
-                "the other host throws packets away that arrive at {} (rp_filter = 1)",
+                "the other host drops packets that arrive at {} (rp_filter = 1)",
                 strict_link.name
             ),
         )

@@ -75,7 +75,7 @@ fn report_send_buffer(
         .and_then(|value| value.split_whitespace().last()?.parse::<u64>().ok());
     let hint = match configured_max {
         Some(configured_max) if configured_max >= suggested => format!(
-            "the program has asked for so small a buffer (SO_SNDBUF): net.ipv4.tcp_wmem allows \
+            "the program requested this small buffer (SO_SNDBUF): net.ipv4.tcp_wmem allows \
              {configured_max}"
         ),
         Some(_) | None => format!("raise net.ipv4.tcp_wmem's maximum to {suggested} on this host"),
@@ -87,7 +87,7 @@ fn report_send_buffer(
              ({size})",
             program_label(program)
         ),
-        format!("all of a full send buffer of {size} was sent and not acknowledged"),
+        format!("the send buffer of {size} was full of data that was sent and not acknowledged"),
         hint,
     )
 }
@@ -107,12 +107,11 @@ fn report_receive_window(
             program_label(program)
         ),
         format!(
-            "the receiver offered {} to {size}, and all of it was used",
+            "the receiver offered {} to {size}, and the sender used all of it",
             text::bytes(stats.min_window_bytes)
         ),
         format!(
-            "at the receiver, raise net.ipv4.tcp_rmem's maximum to {suggested}, or let its program ask \
-             for no smaller buffer (SO_RCVBUF)"
+            "at the receiver, raise net.ipv4.tcp_rmem's maximum to {suggested}, or remove its program's smaller buffer (SO_RCVBUF)"
         ),
     )
 }
@@ -126,11 +125,10 @@ fn report_slow_reader(program: &ProgramSocket, stats: &SenderStats, percent: u64
             program_label(program)
         ),
         format!(
-            "the receiver's window went down to {}",
+            "the receiver's window shrank to {}",
             text::bytes(stats.min_window_bytes)
         ),
-        "the program at the other end reads more slowly than data comes: no larger buffer helps for \
-         long"
+        "the receiving program reads more slowly than data arrives: a larger buffer does not help for long"
             .to_owned(),
     )
 }

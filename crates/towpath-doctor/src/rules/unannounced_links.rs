@@ -27,8 +27,7 @@ pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Findin
     let mut finding = Finding::new(
         Cause::NoEndpoints,
         format!(
-            "{} leads to the other host, too, as {remote}; but no endpoint there announces that \
-             address, and from {} there is no way to {}",
+            "{} also reaches the other host, as {remote}; but no endpoint there announces that address, and {} has no route to {}",
             link.name,
             link.name,
             view.trial?.target.ip()
@@ -48,7 +47,7 @@ pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Findin
     if limits.is_none_or(|limits| limits.subflows == 0 || limits.add_addr_accepted == 0) {
         finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
     }
-    Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do it"))
+    Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do this"))
 }
 
 /// Returns a hint for an interface without a route to the target. It may lead to the other host
@@ -75,7 +74,7 @@ pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
     let is_local_target = target.is_loopback() || view.here.link_of(target).is_some();
     (!names.is_empty() && !is_local_target).then(|| {
         format!(
-            "whether {} leads there, too, under another address: there is no way to {target}",
+            "other addresses of the host through {}: there is no route to {target}",
             names.join(" or ")
         )
     })

@@ -54,24 +54,26 @@ pub(super) fn verdict(
     let carrying_count = paths.iter().filter(carries).count();
     if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
         return undetermined(format!(
-            "{server}: it closed the connection before paths could be seen"
+            "{server}: it closed the connection before paths could be observed"
         ));
     }
     if !missing.is_empty() {
         let missing = missing.join(", ");
-        return undetermined(format!("no subflow from {missing} was seen, nor why there is none"));
+        return undetermined(format!(
+            "no subflow from {missing} was observed, and no cause was found"
+        ));
     }
     if !idle.is_empty() {
         let idle = idle.join(", ");
         return undetermined(format!(
-            "the subflows are established, and little or no data was seen on {idle}: {server} took no more"
+            "the subflows are established, but {idle} carried little or no data: {server} accepted no more"
         ));
     }
     if let Some(lossy) = trial.subflows.iter().find(|subflow| is_lossy(subflow)) {
         let link = address_label(view, lossy.local.ip());
         let packets = text::count(lossy.tcp.retransmissions.into(), "packet");
         return undetermined(format!(
-            "{packets} had to be retransmitted on {link}, and {server} does not show why"
+            "{packets} had to be retransmitted on {link}; {server} does not show the cause"
         ));
     }
     if carrying_count < 2 {

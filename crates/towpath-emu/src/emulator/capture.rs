@@ -183,7 +183,7 @@ impl CaptureWriter {
         self.thread.join().unwrap_or_else(panicked)?;
         let missed = self.missed.load(Ordering::Relaxed);
         Ok((missed > 0).then(|| {
-            format!("{missed} packets are not in the captures: they came faster than they could be written")
+            format!("{missed} packets are missing in the captures: they arrived faster than they could be written")
         }))
     }
 }

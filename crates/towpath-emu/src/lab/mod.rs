@@ -144,15 +144,14 @@ pub enum LabError {
     },
     /// No program can use the host's stack.
     #[error(
-        "host `{0}` has towpath's own stack, which programs cannot use; write `stack = \"kernel\"` \
-         for it, or choose another host"
+        "host `{0}` has towpath's own stack, which programs cannot use; set `stack = \"kernel\"` for it, or choose another host"
     )]
     OwnStack(String),
     /// The result could not be recorded.
     #[error(transparent)]
     Run(#[from] RunError),
     /// The process is not in a lab, or cannot enter other hosts.
-    #[error("this is not in a lab, or towpath may not enter its hosts")]
+    #[error("this shell is not in a lab, or towpath has no permission to enter its hosts")]
     NoLab,
     /// The lab has no host of that name.
     #[error("the lab has no host `{name}`")]
@@ -180,7 +179,7 @@ impl LabError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoLab | Self::Enter { .. } => Some(
-                "open one: `towpath lab two-links`; or `towpath lab … --on HOST COMMAND`".into(),
+                "open a lab: `towpath lab two-links`, or `towpath lab … --on HOST COMMAND`".into(),
             ),
             Self::UnknownHost { hosts, .. } => Some(format!("its hosts are: {}", hosts.join(", "))),
             Self::Network(_)
@@ -378,8 +377,7 @@ fn announce(
             && requested != actual
         {
             let text = format!(
-                "programs that do not ask for a congestion control use `{actual}`, not `{requested}`: \
-                 an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
+                "programs that do not select a congestion control use `{actual}`, not `{requested}`: ordinary users may select only those in net.ipv4.tcp_allowed_congestion_control"
             );
             if !emitted.contains(&text) {
                 emit(LabMessage::Warning(&text));
@@ -413,8 +411,7 @@ fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
 /// Returns a warning if the kernel provides no user namespaces.
 fn user_namespace_warning() -> Option<String> {
     sandbox::is_real_root().then(|| {
-        "there are no user namespaces here: the program is root of this machine, with the \
-         capabilities alone that a network and files take"
+        "user namespaces are not available here: the program runs as root of this machine, with only the capabilities for network and files"
             .to_owned()
     })
 }

@@ -26,8 +26,7 @@ pub(super) struct LabOutcome {
 }
 
 /// Hint about the start order: the last program ends the lab.
-const ORDER_HINT: &str = "programs start in the order of the command line: servers first, and last what \
-                     ends the lab";
+const ORDER_HINT: &str = "programs start in the order of the command line: servers first, and last the program that ends the lab";
 
 impl ProgramOutcome {
     fn failure_status(&self) -> Option<ExitStatus> {
@@ -62,8 +61,7 @@ impl LabOutcome {
         let failed_client = others.iter().find_map(ProgramOutcome::failed_client);
         match failed_client {
             Some((label, client_status)) if status.success() => {
-                let hint = "its exit code is the lab's; write `|| true` behind a command whose \
-                            failure does not matter";
+                let hint = "its exit code is the lab's; append `|| true` to a command whose failure does not matter";
                 Self::failed(client_status, format!("{label} ended with {client_status}"), hint)
             }
             None if status.success() => Self { status, failure: None, warning: None },
@@ -92,14 +90,18 @@ impl LabOutcome {
     /// Returns the outcome if the programs that still run only wait for connections.
     pub(super) fn idle(last_label: &str, others: &[ProgramOutcome]) -> Self {
         if let Some((label, status)) = others.iter().find_map(ProgramOutcome::failed_client) {
-            let text = format!("{label} ended with {status}, and {last_label} waits for nobody");
+            let text =
+                format!("{label} ended with {status}, and {last_label} has no client to wait for");
             return Self::failed(status, text, ORDER_HINT);
         }
         let has_ended = |other: &&ProgramOutcome| other.status.is_some();
         if others.iter().any(|other| has_ended(&other)) {
             let all_ended = others.iter().all(|other| has_ended(&other));
-            let reason =
-                if all_ended { "all others have ended" } else { "nobody is left that acts" };
+            let reason = if all_ended {
+                "all other programs have ended"
+            } else {
+                "no active program is left"
+            };
             let text = format!("{reason}, and {last_label} only waits: the lab ends");
             let status = ExitStatus::from_raw(0);
             return Self { status, failure: None, warning: Some((text, ORDER_HINT.to_owned())) };
@@ -107,8 +109,8 @@ impl LabOutcome {
         let names: Vec<_> =
             others.iter().map(|other| other.label.as_str()).chain([last_label]).collect();
         let verb = if names.len() == 1 { "only waits" } else { "only wait" };
-        let text = format!("{} {verb} for others to come, and there are none", names.join(" and "));
-        let hint = "add a client: a further `--on HOST COMMAND`; `-- sleep 600` keeps a lab open";
+        let text = format!("{} {verb} for clients, and there are none", names.join(" and "));
+        let hint = "add a client with another `--on HOST COMMAND`; `-- sleep 600` keeps a lab open";
         Self::failed(ExitStatus::from_raw(1 << 8), text, hint)
     }
 
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(outcome.status.code(), Some(1));
         assert_eq!(
             outcome.warning.unwrap().0,
-            "`c` on left ended with exit status: 1, and `l` on right waits for nobody"
+            "`c` on left ended with exit status: 1, and `l` on right has no client to wait for"
         );
         assert_eq!(
             (idle_outcome(&[client(Some(0))]).status.code(), idle_outcome(&[]).status.code()),
@@ -174,7 +176,7 @@ mod tests {
         );
         let warning = idle_outcome(&[server(None)]).warning.unwrap().0;
         assert!(
-            warning.starts_with("`s` on right and `l` on right only wait for others"),
+            warning.starts_with("`s` on right and `l` on right only wait for clients"),
             "{warning}"
         );
     }

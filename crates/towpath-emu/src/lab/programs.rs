@@ -141,8 +141,7 @@ impl LabPrograms {
                         "{display_label} ended with {status} before the next one could start"
                     )));
                     emit(LabMessage::Hint(
-                        "programs start in the order of the command line, servers first; write \
-                         `|| true` behind a command whose failure does not matter",
+                        "programs start in the order of the command line, servers first; append `|| true` to a command whose failure does not matter",
                     ));
                     self.stop_others();
                     return Ok(Some(status));

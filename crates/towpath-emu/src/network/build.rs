@@ -448,7 +448,7 @@ fn shape_at_hosts(
             let host = hosts.get(sender);
             let kernel_host = host.filter(|host| host.stack.is_none());
             let result = kernel_host
-                .ok_or_else(|| "a host with its own stack has none".to_owned())
+                .ok_or_else(|| "hosts with towpath's own stack have no kernel queue".to_owned())
                 .and_then(|host| {
                     let tbf = links::host_shaper(config, path.mtu_bytes);
                     let tbf = tbf.ok_or_else(|| "the kernel has no equal shaper".to_owned());

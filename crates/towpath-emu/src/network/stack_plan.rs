@@ -86,11 +86,11 @@ pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> 
     let switches = &host.stack.switches;
     let costs = switches.cpu_per_packet.filter(|cost| !cost.is_zero());
     let reasons = [
-        costs.map(|_| ("cpu-per-packet", "packets take the processor time that they really take")),
+        costs.map(|_| ("cpu-per-packet", "packets use real processor time")),
         switches.tsq.filter(|on| *on).map(|_| ("tsq", "no packets wait at the host")),
     ];
     let text = |(key, reason)| {
-        format!("`{key}` of host `{}` acts in the simulated world only; here {reason}", host.name)
+        format!("`{key}` of host `{}` works in the simulated world only; here {reason}", host.name)
     };
     reasons.into_iter().flatten().map(text).collect()
 }

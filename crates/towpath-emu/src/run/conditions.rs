@@ -119,7 +119,7 @@ fn conditions(network: &EmulatedNetwork, transport: Transport) -> BTreeMap<Strin
     conditions.extend(network.scenario.remarks.clone());
     if transport.is_quic() {
         conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
-        let meaning = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        let meaning = "UDP payload, including QUIC's overhead".to_owned();
         conditions.insert("bytes of paths".to_owned(), meaning);
         for host in &network.scenario.hosts {
             for (name, value) in network.scenario.quic_settings(host) {
@@ -216,7 +216,7 @@ pub(super) fn emulator_timing(
     } else if lost_packets > 0 {
         Some(format!("the emulator could not keep up and lost {lost_packets} packets"))
     } else if other_cpu_share > MAX_OTHER_CPU {
-        Some(format!("other work used {:.0} % of the processors", other_cpu_share * 100.0))
+        Some(format!("other processes used {:.0} % of the processors", other_cpu_share * 100.0))
     } else {
         None
     };

@@ -137,7 +137,8 @@ impl HostEvents {
         }
         if self.events_lost {
             self.events_lost = false;
-            let text = "the kernel had more events than room for them; some are missing".to_owned();
+            let text =
+                "the kernel dropped events because its queue was full; some are missing".to_owned();
             events.push(Event { path: None, ..build_event(EventKind::Link, "", text) });
         }
         for event in events {

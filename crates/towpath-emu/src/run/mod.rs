@@ -510,7 +510,7 @@ fn write_summary(
     let report = stop_emulator(context)?;
     let capture_warning = output.capture_writer.map(CaptureWriter::finish).transpose()?.flatten();
     if let Some(text) = capture_warning {
-        let hint = Some("keep less of each packet: `--snap 128`".to_owned());
+        let hint = Some("capture less of each packet: `--snap 128`".to_owned());
         summarizer = summarizer.warning(Warning { text, hint });
     }
     let timing = conditions::emulator_timing(&report, baseline, lost_packets + report.lost_packets);

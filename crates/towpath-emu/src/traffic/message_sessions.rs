@@ -70,7 +70,8 @@ impl MessageSessions {
         let [client, server] = self.sessions.each_ref().map(lock);
         outcome.messages = messages(flow, &client, &server);
         if let (Some(mismatch), None) = (client.broken().or(server.broken()), &outcome.failure) {
-            outcome.failure = Some(format!("something else arrived than was sent: {mismatch}"));
+            outcome.failure =
+                Some(format!("the received data differs from the sent data: {mismatch}"));
         }
     }
 }

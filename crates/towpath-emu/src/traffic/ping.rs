@@ -105,7 +105,7 @@ fn port_error(
     let stack_host = { stack_host }.find(|host| host.stack.is_some());
     let reason = stack_host.map_or_else(
         || error.to_string(),
-        |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
+        |host| format!("`{}` has towpath's own stack, which has no UDP sockets", host.name),
     );
-    format!("nobody answers the datagrams of flow {index}: {reason}")
+    format!("the datagrams of flow {index} get no reply: {reason}")
 }

@@ -32,7 +32,8 @@ pub(super) struct QuicFlowListener {
 fn quic_host(context: &TrafficContext, host: usize) -> io::Result<&Arc<QuicHandle>> {
     let namespace = context.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let no_quic = || {
-        let text = format!("`{}` has a stack of its own, and no UDP sockets", namespace.name);
+        let text =
+            format!("`{}` has towpath's own stack, which has no UDP sockets", namespace.name);
         io::Error::new(io::ErrorKind::Unsupported, text)
     };
     namespace.quic.as_ref().ok_or_else(no_quic)

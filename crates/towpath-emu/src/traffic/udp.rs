@@ -51,7 +51,7 @@ pub(crate) fn run(
         let stack_host = hosts.into_iter().flatten().find(|host| host.stack.is_some());
         let failure = stack_host.map_or_else(
             || error.to_string(),
-            |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
+            |host| format!("`{}` has towpath's own stack, which has no UDP sockets", host.name),
         );
         FlowOutcome { failure: Some(failure), ..FlowOutcome::default() }
     };

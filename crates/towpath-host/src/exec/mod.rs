@@ -32,13 +32,13 @@ pub enum ExecError {
     #[error("no command to run")]
     Empty,
     /// Calling convention of this machine is unknown.
-    #[error("this machine's system calls are not known: `exec` knows x86_64, aarch64 and riscv64")]
+    #[error("`exec` does not support this architecture, only x86_64, aarch64 and riscv64")]
     Machine,
     /// The kernel refused the filter.
-    #[error("the kernel refuses the filter that `exec` needs (seccomp user notification): {0}")]
+    #[error("the kernel refuses seccomp user notification, which `exec` needs: {0}")]
     Kernel(#[source] io::Error),
     /// The program already runs under a supervisor.
-    #[error("another program is asked about the system calls of this one already")]
+    #[error("another program already handles the system calls of this one")]
     Nested,
     /// The program could not be started.
     #[error("cannot run `{program}`: {source}")]
@@ -58,12 +58,11 @@ impl ExecError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Kernel(_) => Some(
-                "it came with Linux 5.14, and containers can forbid it; for a Go program, \
-                 `--method godebug` does without"
+                "it needs Linux 5.14, and containers can forbid it; for a Go program, use `--method godebug`"
                     .to_owned(),
             ),
             Self::Nested => Some(
-                "inside of `towpath exec`, programs have Multipath TCP already: run it directly"
+                "programs inside `towpath exec` already use Multipath TCP: run this one directly"
                     .to_owned(),
             ),
             Self::Empty | Self::Machine | Self::Program { .. } | Self::System(_) => None,

@@ -363,7 +363,7 @@ impl ExecRecorder {
         let plain_tcp = sockets.opened.single + sockets.accepted.single + sockets.refusals();
         let used = multipath > 0 && plain_tcp == 0;
         let fallback_cause = sockets.fallbacks.first().map(|cause| cause.meaning.to_owned());
-        let default_cause = || "no connection spoke Multipath TCP to the end".to_owned();
+        let default_cause = || "no connection used Multipath TCP to its end".to_owned();
         let amounts: Vec<_> = flows.iter().map(describe_flow).collect();
         let path_list =
             if paths_used.is_empty() { "no path".to_owned() } else { format::list(&paths_used) };
@@ -379,8 +379,8 @@ impl ExecRecorder {
                 fallback: (!used).then(|| fallback_cause.unwrap_or_else(default_cause)),
                 paths_used,
                 evidence: vec![
-                    format!("{} sockets were made Multipath TCP sockets", sockets.upgraded),
-                    format!("{multipath} connections spoke Multipath TCP, {plain_tcp} plain TCP"),
+                    format!("{} sockets were upgraded to Multipath TCP", sockets.upgraded),
+                    format!("{multipath} connections used Multipath TCP, {plain_tcp} plain TCP"),
                 ],
             },
             warnings: Vec::new(),
@@ -472,7 +472,8 @@ fn initial_meta(command: &str) -> Meta {
     for name in ["net.mptcp.enabled", "net.mptcp.scheduler", "net.ipv4.tcp_congestion_control"] {
         conditions.insert(name.to_owned(), read(&format!("/proc/sys/{}", name.replace('.', "/"))));
     }
-    let method = "seen from one end: sent bytes count when acknowledged, received ones on arrival";
+    let method =
+        "seen from one host: sent bytes count when acknowledged, received bytes on arrival";
     conditions.insert("method".to_owned(), method.to_owned());
     Meta {
         schema: SCHEMA_VERSION,

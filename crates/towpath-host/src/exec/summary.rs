@@ -132,7 +132,7 @@ impl fmt::Display for UpgradeRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => f.write_str("net.mptcp.enabled is 0"),
-            Self::Missing => f.write_str("this kernel has no Multipath TCP"),
+            Self::Missing => f.write_str("this kernel does not support Multipath TCP"),
             Self::OtherNamespace => f.write_str("opened in another network namespace"),
             Self::Unreadable => f.write_str("the process hides its network namespace"),
             Self::Other(number) => write!(f, "{}", io::Error::from_raw_os_error(*number)),

@@ -239,7 +239,7 @@ fn is_running(link: &Link) -> bool {
 }
 
 fn events_lost(origin: &str) -> MonitorEvent {
-    let text = format!("events {origin} came too fast, some are missing here");
+    let text = format!("events {origin} arrived too fast; some are missing here");
     MonitorEvent { source: EventSource::Lost, text }
 }
 

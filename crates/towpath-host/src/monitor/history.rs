@@ -473,7 +473,7 @@ fn status(
         let (packets, timeouts) = (subflow.unacked_packets, subflow.backoff);
         let plural = if timeouts == 1 { "" } else { "s" };
         let why = format!(
-            "nothing heard for {silence}, {packets} unanswered, {timeouts} timeout{plural}"
+            "no packet received for {silence}, {packets} unanswered, {timeouts} timeout{plural}"
         );
         return (SubflowActivity::Stale, Some(why), true);
     }
@@ -611,7 +611,7 @@ mod tests {
             statuses,
             [SubflowActivity::Established, SubflowActivity::Stale, SubflowActivity::Established]
         );
-        let stale = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is stale: nothing heard for 0.9 s, 12 \
+        let stale = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is stale: no packet received for 0.9 s, 12 \
                      unanswered, 1 timeout";
         assert_eq!(events, [stale, "subflow 10.0.0.1:4000 → 10.9.0.1:443 is answered again"]);
     }

@@ -36,7 +36,7 @@ impl ObservedLimit {
     pub fn name(&self) -> &'static str {
         const PART_NAMES: [(Part, &str); 8] = [
             (Part::Application, "application"),
-            (Part::HeadOfLineBlocking, "receive window, full of data that waits for another path"),
+            (Part::HeadOfLineBlocking, "receive window, full of data waiting for another path"),
             (Part::SlowStart, "congestion window (slow start)"),
             (Part::AfterLoss, "congestion window (after loss)"),
             (Part::CongestionAvoidance, "congestion window"),

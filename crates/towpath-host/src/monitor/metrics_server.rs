@@ -76,7 +76,7 @@ fn respond(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
     let (status, content_type, body) = match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => ("200 OK", "text/plain; version=0.0.4", page),
         (b"GET" | b"HEAD", _) => {
-            ("404 Not Found", "text/plain", "the figures are at /metrics\n".to_owned())
+            ("404 Not Found", "text/plain", "the metrics are at /metrics\n".to_owned())
         }
         _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
     };

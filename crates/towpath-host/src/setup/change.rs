@@ -107,7 +107,7 @@ pub enum ChangeError {
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     /// The destination of a stored route cannot be parsed.
-    #[error("`{0}` is no destination")]
+    #[error("`{0}` is not a valid destination")]
     Destination(String),
     /// The change to revert no longer exists, or another program changed it.
     #[error("{0}")]
@@ -152,9 +152,13 @@ impl ChangeError {
             Some(libc::EROFS) => {
                 Some("/proc/sys cannot be written here, as in many containers: set it on the host")
             }
-            Some(libc::ERANGE) => Some("the kernel has room for 8 endpoints: name fewer, --dev"),
-            Some(libc::ENODEV) => Some("the interface has gone since the plan was made: try again"),
-            Some(libc::EEXIST) => Some("something else configures this host at the same time"),
+            Some(libc::ERANGE) => {
+                Some("the kernel allows 8 endpoints: select fewer interfaces with --dev")
+            }
+            Some(libc::ENODEV) => {
+                Some("the interface disappeared since the plan was made: try again")
+            }
+            Some(libc::EEXIST) => Some("another program configures this host at the same time"),
             _ => None,
         }
     }
@@ -215,12 +219,11 @@ impl ConfigChange {
     /// Applies the change to revert an earlier one. Returns [`ChangeError::Gone`] if another
     /// program has changed the value since, which stays, or if the object no longer exists.
     pub fn revert(&self, handles: &mut ConfigHandles) -> Result<(), ChangeError> {
-        let changed_error =
-            |name: &dyn fmt::Display, current: &dyn fmt::Display, expected: &dyn fmt::Display| {
-                Err(ChangeError::Gone(format!(
-                    "{name} is {current} now, not {expected}: left as it is"
-                )))
-            };
+        let changed_error = |name: &dyn fmt::Display,
+                             current: &dyn fmt::Display,
+                             expected: &dyn fmt::Display| {
+            Err(ChangeError::Gone(format!("{name} is now {current}, not {expected}: not changed")))
+        };
         match self {
             Self::Sysctl { sysctl, from, .. } => {
                 let current =

@@ -20,7 +20,7 @@ const INTERFACE_SYSCTLS: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"]
 
 /// Error for a change that no plan produces.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} is nothing that `towpath setup` changes: {command}")]
+#[error("`towpath setup` never changes {kind}: {command}")]
 pub struct ForeignChange {
     kind: &'static str,
     command: String,

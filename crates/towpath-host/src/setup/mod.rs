@@ -77,7 +77,7 @@ impl SetupError {
         match self {
             Self::Refused { source, .. } => source.hint().map(str::to_owned),
             Self::Plan(PlanError::NoMptcp) => {
-                Some("it takes Linux 5.6 or newer with CONFIG_MPTCP".to_owned())
+                Some("required: Linux 5.6 or later with CONFIG_MPTCP".to_owned())
             }
             Self::State(error) => error.hint(),
             Self::Netlink(_) | Self::Plan(_) => None,
@@ -104,8 +104,8 @@ pub fn apply(
         let failed = revert_all(applied, handles);
         let after = match &failed[..] {
             [] if index == 0 => "nothing was changed".to_owned(),
-            [] => "what was done before it was taken back".to_owned(),
-            [(_, error), ..] => format!("taking back what was done failed too: {error}"),
+            [] => "the changes before it were undone".to_owned(),
+            [(_, error), ..] => format!("undoing the earlier changes also failed: {error}"),
         };
         let mut changes = previous;
         changes.extend(failed.into_iter().map(|(change, _)| change));
@@ -142,7 +142,7 @@ pub fn undo(handles: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoR
             Err(ChangeError::Gone(remark)) => report.remarks.push(remark),
             Err(source) => {
                 let (number, command) = (report.made.len() + 1, inverse.command());
-                let after = "the rest is still to be taken back".to_owned();
+                let after = "the rest remains to be undone".to_owned();
                 state.store(remaining)?;
                 let source = Box::new(source);
                 return Err(SetupError::Refused { source, number, all, command, after });

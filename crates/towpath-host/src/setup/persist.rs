@@ -104,8 +104,9 @@ pub fn generate_files(
 
 /// Builds a script that is harmless when run again.
 fn script(title: &str, steps: &[PlanStep], prologue: &[&str]) -> String {
-    let mut text =
-        format!("#!/bin/sh\n# {title}\n# What is there already is refused and stays as it is.\n");
+    let mut text = format!(
+        "#!/bin/sh\n# {title}\n# Settings that exist already are refused and stay unchanged.\n"
+    );
     for line in prologue {
         let _ = writeln!(text, "{line}");
     }
@@ -196,11 +197,12 @@ fn network_manager_flags(endpoint: &NamedEndpoint) -> Option<Vec<&'static str>> 
 }
 
 fn connection_script(title: &str, links: &[LinkFlags<'_>], enables_mptcp: bool) -> String {
-    let mut text = format!("#!/bin/sh\n# {title}\n# Run it once: NetworkManager keeps it.\n");
+    let mut text =
+        format!("#!/bin/sh\n# {title}\n# Run it once; NetworkManager keeps the setting.\n");
     for LinkFlags { name, flags } in links {
         let device = super::change::quoted(name);
         let flags = if let Some(flags) = flags {
-            let _ = writeln!(text, "# it makes the endpoints of {device}");
+            let _ = writeln!(text, "# NetworkManager creates the endpoints of {device}");
             // Our endpoints may lack a default route, and precede the sysctl that enables MPTCP.
             let sysctl_setting = enables_mptcp.then_some("also-without-sysctl");
             let settings =
@@ -210,7 +212,7 @@ fn connection_script(title: &str, links: &[LinkFlags<'_>], enables_mptcp: bool) 
             // Without a setting, NetworkManager uses `enabled,subflow`.
             let _ = writeln!(
                 text,
-                "# it has no words for the endpoints of {device}: {DISPATCHER_PATH}"
+                "# NetworkManager cannot express the endpoints of {device}: see {DISPATCHER_PATH}"
             );
             "disabled".to_owned()
         };

@@ -73,7 +73,7 @@ pub struct SetupPlan {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The kernel has no Multipath TCP.
-    #[error("this kernel has no Multipath TCP (no net.mptcp.enabled)")]
+    #[error("this kernel does not support Multipath TCP (no net.mptcp.enabled)")]
     NoMptcp,
     /// A requested interface does not exist.
     #[error("no interface `{0}`, expected one of: {1}")]
@@ -120,7 +120,7 @@ pub fn plan(
         Planner { host, request, queries, plan: SetupPlan::default(), tables: BTreeSet::new() };
     planner.plan.uses = candidates.iter().map(|c| (c.link.name.clone(), c.ip())).collect();
     if value != "1" {
-        planner.set_sysctl(enabled, value, "1", "Multipath TCP is switched off".to_owned());
+        planner.set_sysctl(enabled, value, "1", "Multipath TCP is disabled".to_owned());
     }
     planner.plan_path_manager();
     planner.fix_shared_networks(&candidates);
@@ -163,7 +163,7 @@ fn endpoint_candidates<'a>(
         let link_candidates: Vec<_> =
             usable_addresses.map(|address| EndpointCandidate { link, address: *address }).collect();
         if link_candidates.is_empty() && request.links.contains(&link.name) {
-            return Err(PlanError::Unusable(link.name.clone(), "has no address that can be used"));
+            return Err(PlanError::Unusable(link.name.clone(), "has no usable address"));
         }
         candidates.extend(link_candidates);
     }
@@ -232,14 +232,12 @@ impl Planner<'_> {
             }
             if self.host.managers.contains(&MptcpManager::Mptcpd) {
                 self.add_note(
-                    "mptcpd is the path manager here (net.mptcp.path_manager): endpoints have no \
-                     effect while it is"
+                    "mptcpd is the path manager here (net.mptcp.path_manager), so endpoints have no effect"
                         .to_owned(),
                 );
                 return;
             }
-            let reason =
-                "endpoints work with the kernel's own path manager only, and no daemon runs";
+            let reason = "endpoints need the kernel's path manager, and no daemon runs";
             self.set_sysctl(sysctl, value, required, reason.to_owned());
             return;
         }
@@ -355,8 +353,7 @@ impl Planner<'_> {
             SetupRole::Client if is_unreachable => {
                 let EndpointCandidate { link, .. } = candidate;
                 self.add_note(format!(
-                    "{} on {} has no way to the peer: this kernel (< 6.18) uses it by itself when \
-                     the peer announces an address there",
+                    "{} on {} has no route to the peer: this kernel (before 6.18) uses it when the peer announces an address there",
                     candidate.ip(),
                     link.name
                 ));
@@ -380,18 +377,19 @@ impl Planner<'_> {
         let current_route = self.queries.route(destination, ip, bound.then_some(name.as_str()));
         let problem =
             current_route.and_then(|route| self.host.link(route.link_index?)).map_or_else(
-                || "has no route".to_owned(),
+                || "have no route".to_owned(),
                 |link| {
                     if link.index == index {
-                        format!("asks for {destination} on {name} itself, where it is not")
+                        format!("look for {destination} on the link of {name} itself")
                     } else {
-                        format!("leaves by {}", link.name)
+                        format!("leave through {}", link.name)
                     }
                 },
             );
         let table = self.choose_table(index);
         let own_network = candidate.address.local.network();
-        let reason = format!("what comes from {ip} {problem}, not by {name}: a table of its own");
+        let reason =
+            format!("packets from {ip} {problem}: they need a routing table that uses {name}");
         let exists = |to: Prefix, host: &HostState| {
             host.routes.iter().any(|r| (r.table, r.to, r.link_index) == (table, to, Some(index)))
         };
@@ -470,7 +468,7 @@ impl Planner<'_> {
         );
         if let Some(value) = self.queries.setting(&sysctl).filter(|_| !is_planned) {
             let reason = format!(
-                "the strict filter (1) drops what arrives at {name}, because routes lead elsewhere"
+                "the strict filter (1) drops packets that arrive at {name}, because the route back uses another interface"
             );
             self.set_sysctl(sysctl, value, "2", reason);
         }
@@ -490,17 +488,16 @@ impl Planner<'_> {
                     subflows: clamp_limit(address_count.saturating_mul(peer_count)),
                     add_addr_accepted: accepted,
                 },
-                "room for a subflow from each address to each of the peer's, and for what it \
-                 announces",
+                "allow a subflow from each address to each of the peer's, and announced addresses",
             ),
             // The client opens subflows, so the server has no reason to limit them further.
             SetupRole::Server => (
                 StoredLimits { subflows: max, add_addr_accepted: 0 },
-                "room for every subflow that a client opens",
+                "allow every subflow that a client opens",
             ),
             SetupRole::Both => (
                 StoredLimits { subflows: max, add_addr_accepted: accepted },
-                "room for every subflow that either side opens",
+                "allow every subflow that either host opens",
             ),
         };
         // A higher limit than needed does no harm.
@@ -529,7 +526,7 @@ impl Planner<'_> {
                 (true, false) => "has no carrier",
                 (true, true) => "is a bridge without a default route",
             };
-            self.add_note(format!("{} is left out: it {state}", link.name));
+            self.add_note(format!("{} is skipped: it {state}", link.name));
         }
     }
 
@@ -537,10 +534,9 @@ impl Planner<'_> {
         self.list_unused_links();
         let links: BTreeSet<_> = candidates.iter().map(|candidate| candidate.link.index).collect();
         match (links.len(), candidates.len()) {
-            (0, _) => self.add_note("no interface has an address that can be used".to_owned()),
+            (0, _) => self.add_note("no interface has a usable address".to_owned()),
             (1, _) if self.request.role == SetupRole::Client => self.add_note(
-                "only one interface can be used: there are several paths only if the server has \
-                 several"
+                "only one interface is usable: several paths exist only if the server has several addresses"
                     .to_owned(),
             ),
             _ => {}
@@ -548,22 +544,20 @@ impl Planner<'_> {
         if links.len() > 1 && candidates.iter().all(|candidate| self.targets(candidate).is_empty())
         {
             self.add_note(
-                "there is no default route, so that routes could not be checked: name the other \
-                 host (--peer)"
+                "there is no default route, so routes were not checked: name the other host (--peer)"
                     .to_owned(),
             );
         }
         if self.host.managers.contains(&MptcpManager::NetworkManager) {
             self.add_note(
                 "NetworkManager runs here and may set endpoints by itself \
-                 (connection.mptcp-flags): `--persist networkmanager` says it in its words"
+                 (connection.mptcp-flags): `--persist networkmanager` writes its settings"
                     .to_owned(),
             );
         }
         if self.host.managers.contains(&MptcpManager::Mptcpd) {
             self.add_note(
-                "mptcpd runs here and changes endpoints and limits by itself: stop it, or leave \
-                 all to it"
+                "mptcpd runs here and changes endpoints and limits by itself: stop it, or let it configure everything"
                     .to_owned(),
             );
         }

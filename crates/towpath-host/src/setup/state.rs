@@ -48,7 +48,7 @@ struct StateFile {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file could not be written, so nothing is changed.
-    #[error("cannot keep what is changed in `{}`: {source}", path.display())]
+    #[error("cannot save the changes in `{}`: {source}", path.display())]
     Write {
         /// Path of the state file.
         path: PathBuf,

@@ -103,7 +103,7 @@ pub(super) fn prepare_test(
             }),
         );
     }
-    let message = session.recv("that all connections are there")?;
+    let message = session.recv("confirmation of all connections")?;
     let is_ready = message == ServerMessage::Ready;
     if is_ready {
         Ok(PreparedTest { session, streams, reconnector, connect })
@@ -120,7 +120,7 @@ fn qlog(request: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> 
     // `.sqlog` is the extension of qlogs with one record per line.
     let name = format!("live-{}-{}-flow{flow}.sqlog", request.plan.transport, request.repeat);
     let file = Dir::make(folder).and_then(|folder| folder.create(name));
-    let file = file.map_err(LiveError::system("write the log of QUIC"))?;
+    let file = file.map_err(LiveError::system("write the QUIC log"))?;
     Ok(Some(Qlog::new(io::BufWriter::new(file))))
 }
 
@@ -177,8 +177,8 @@ fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<Tes
         (None, None) => {}
         (None, Some(_)) => return Err(LiveError::Refused(authenticator::secret_not_required())),
         (Some(_), None) => {
-            let hint = "give it with --secret-file";
-            return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
+            let hint = "add --secret-file FILE";
+            return Err(LiveError::Refused(AdmissionError::new("it requires a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
             let authenticator = Authenticator::new(secret, challenge, &session.channel)
@@ -186,7 +186,7 @@ fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<Tes
             let proof =
                 authenticator.proof_message().map_err(LiveError::system("prove the secret"))?;
             session.send(&proof)?;
-            let message = session.recv("what the secret is")?;
+            let message = session.recv("the secret")?;
             if !authenticator.verify_reply(&message) {
                 let proof_is_wrong = matches!(message, ServerMessage::Proved { .. });
                 let error = LiveError::Refused(authenticator::server_unproven());
@@ -195,7 +195,7 @@ fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<Tes
         }
     }
     session.send(&ClientMessage::Plan(Box::new(request.plan.clone())))?;
-    let message = session.recv("an answer to the plan")?;
+    let message = session.recv("the reply to the plan")?;
     if let ServerMessage::Accepted { token } = message {
         Ok(token)
     } else {
@@ -210,7 +210,7 @@ impl SetupSession {
     }
 
     fn send(&mut self, message: &ClientMessage) -> Result<(), LiveError> {
-        self.channel.send(message).map_err(LiveError::system("talk to the server"))
+        self.channel.send(message).map_err(LiveError::system("communicate with the server"))
     }
 
     /// Receives the next message. Fails on timeout and on an interrupt.
@@ -222,16 +222,15 @@ impl SetupSession {
         received.map_err(|error| {
             let kind = error.kind();
             LiveError::Protocol(if interrupt::is_interrupted() {
-                format!("it was interrupted before the server said {expected}")
+                format!("interrupted while waiting for {expected} from the server")
             } else if kind == io::ErrorKind::TimedOut {
-                format!("the server did not say {expected} within {:.0} s", timeout.as_secs_f64())
+                format!("the server did not send {expected} within {:.0} s", timeout.as_secs_f64())
             } else if kind == io::ErrorKind::UnexpectedEof {
                 format!(
-                    "the server closed the connection before it said {expected}: it is no towpath \
-                     server of this version, or it is too busy"
+                    "the server closed the connection before it sent {expected}: it is not a towpath server of this version, or it is overloaded"
                 )
             } else {
-                format!("the server did not say {expected}: {}", sanitize(&error.to_string()))
+                format!("the server did not send {expected}: {}", sanitize(&error.to_string()))
             })
         })
     }
@@ -243,7 +242,7 @@ fn unexpected_message(message: &ServerMessage) -> LiveError {
         let (reason, hint) = (sanitize(reason), hint.as_deref().map(sanitize));
         return LiveError::Refused(AdmissionError { reason, hint });
     }
-    LiveError::Protocol(format!("the server said `{}` out of turn", message.name()))
+    LiveError::Protocol(format!("the server sent an unexpected `{}`", message.name()))
 }
 
 /// Estimates the offset of the server's clock.
@@ -255,12 +254,12 @@ pub(super) fn estimate_clock_offset(
     while probes.count() < CLOCK_PROBES {
         let sent_at = clock.now();
         session.send(&ClientMessage::Probe { client_ns: sent_at.as_nanos() })?;
-        let message = session.recv("what time it is")?;
+        let message = session.recv("its clock")?;
         let ServerMessage::Clock { client_ns, server_ns } = message else {
             return Err(unexpected_message(&message));
         };
         if client_ns != sent_at.as_nanos() {
-            let reason = "the server said what time it was when nobody asked";
+            let reason = "the server sent its clock without a request";
             return Err(LiveError::Protocol(reason.to_owned()));
         }
         probes.add_sample(sent_at, clock.now(), Instant::from_nanos(server_ns));

@@ -209,7 +209,7 @@ impl ControlSession {
             ControlAction::Send(AdmissionError::new(reason, hint).into())
         };
         let Some(binding) = self.binding else {
-            let reason = "a secret is proved over an encrypted connection only";
+            let reason = "a secret requires an encrypted connection";
             let hint = "use the same version of towpath on both hosts";
             return (ControlState::Closed, vec![refusal(reason, hint), ControlAction::Close]);
         };
@@ -256,8 +256,8 @@ impl ControlSession {
                 (State::Planning, vec![Action::Snapshot { port, complete }])
             }
             (State::Proving, Message::Plan(_) | Message::Snapshot { .. }) => {
-                let reason = "this server wants a secret".to_owned();
-                let hint = Some("give it with --secret-file".to_owned());
+                let reason = "this server requires a secret".to_owned();
+                let hint = Some("add --secret-file FILE".to_owned());
                 (
                     State::Closed,
                     vec![Action::Send(ServerMessage::Refused { reason, hint }), Action::Close],

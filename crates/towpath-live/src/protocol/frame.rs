@@ -11,10 +11,10 @@ pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// Length above the maximum.
-    #[error("a frame of {0} bytes; none is longer than {MAX_FRAME_BYTES}")]
+    #[error("a frame of {0} bytes exceeds the limit of {MAX_FRAME_BYTES}")]
     TooLong(usize),
     /// JSON that does not match the expected type.
-    #[error("a frame that is not understood: {0}")]
+    #[error("an invalid frame: {0}")]
     NotUnderstood(String),
 }
 

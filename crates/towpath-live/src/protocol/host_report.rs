@@ -193,7 +193,7 @@ impl HostReport {
         for (number, line) in (1..).zip(text.lines()) {
             let line_error = |reason: &dyn std::fmt::Display| format!("line {number}: {reason}");
             if line.len() > MAX_LINE_BYTES && !line.starts_with("{\"flow\":") {
-                return Err(line_error(&format!("it has more than {MAX_LINE_BYTES} bytes")));
+                return Err(line_error(&format!("it is longer than {MAX_LINE_BYTES} bytes")));
             }
             budget
                 .take(MIN_LINE_BYTES.max(line.len() as u64))
@@ -268,6 +268,6 @@ mod tests {
         let error = HostReport::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
         assert!(error.starts_with("line 20001:"), "{error}");
         let long = format!("{connection}\n{{\"record\":{}", " ".repeat(8_000_000));
-        assert!(HostReport::from_text(&long).unwrap_err().starts_with("line 2: it has more"));
+        assert!(HostReport::from_text(&long).unwrap_err().starts_with("line 2: it is longer"));
     }
 }

@@ -91,12 +91,12 @@ impl ServerLimits {
         let is_flow_count_valid = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
         if names != HOSTS || !is_flow_count_valid || !scenario.flows.iter().all(is_client_to_server)
         {
-            let reason = "a plan leads from `client` to `server`, with one flow to sixteen";
+            let reason = "a plan needs one to sixteen flows from `client` to `server`";
             return Err(AdmissionError { reason: reason.to_owned(), hint: None });
         }
         if scenario.flows.iter().any(|flow| matches!(flow.pattern, Pattern::Run { .. })) {
             let hint = "measure with one of the patterns";
-            return Err(AdmissionError::new("a server runs no commands of others", hint));
+            return Err(AdmissionError::new("a server does not run commands of clients", hint));
         }
         self.check_amounts(&scenario)?;
         check_settings(plan)?;
@@ -107,18 +107,17 @@ impl ServerLimits {
         let connections: u32 = scenario.flows.iter().map(|flow| streams(&flow.pattern)).sum();
         if connections > self.streams {
             let reason =
-                format!("{connections} connections, and this server takes {}", self.streams);
+                format!("{connections} connections, but this server allows {}", self.streams);
             return Err(AdmissionError::new(reason, "use fewer streams (-P)"));
         }
         let test_duration = max_duration(scenario);
         if test_duration > self.duration {
             let (requested, allowed) =
                 (format::seconds(test_duration), format::seconds(self.duration));
-            let reason = format!("the test may take {requested}, and this server allows {allowed}");
+            let reason = format!("a test of {requested}, but this server allows {allowed}");
             return Err(AdmissionError::new(
                 reason,
-                "ask for less time (-t), or start the server with a \
-                larger --max-duration",
+                "use a shorter -t, or start the server with a larger --max-duration",
             ));
         }
         let total_bytes = scenario.flows.iter().filter_map(|flow| match flow.pattern {
@@ -144,14 +143,14 @@ impl ServerLimits {
         if let Some(allowed) = self.rate.filter(|allowed| udp_bps > allowed.as_bps()) {
             let (requested, allowed) =
                 (format::rate(udp_bps as f64), format::rate(allowed.as_bps() as f64));
-            let reason = format!("datagrams at {requested}, and this server allows {allowed}");
-            let hint = "ask for less (-b), or start the server with a larger --max-rate";
+            let reason = format!("datagrams at {requested}, but this server allows {allowed}");
+            let hint = "use a smaller -b, or start the server with a larger --max-rate";
             return Err(AdmissionError::new(reason, hint));
         }
         if let Some(allowed) = self.bytes.filter(|allowed| total_bytes > *allowed) {
             let (requested, allowed) = (format::bytes(total_bytes), format::bytes(allowed));
-            let reason = format!("{requested} are to be sent, and this server allows {allowed}");
-            let hint = "send less (-n), or start the server with a larger --max-bytes";
+            let reason = format!("a transfer of {requested}, but this server allows {allowed}");
+            let hint = "use a smaller -n, or start the server with a larger --max-bytes";
             return Err(AdmissionError::new(reason, hint));
         }
         Ok(())
@@ -170,7 +169,7 @@ fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
     let name = settings.congestion_control.as_deref().unwrap_or("cubic");
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 15 || !name.chars().all(is_name_char) {
-        return Err(AdmissionError::new("no congestion control has such a name", "use another -C"));
+        return Err(AdmissionError::new("unknown congestion control", "use another -C"));
     }
     Ok(())
 }
@@ -234,7 +233,7 @@ mod tests {
     #[test]
     fn a_server_runs_no_commands_of_others() {
         let limits = ServerLimits::default();
-        assert!(refusal_reason(&limits, &plan("run = \"reboot\"\n")).contains("no commands"));
+        assert!(refusal_reason(&limits, &plan("run = \"reboot\"\n")).contains("not run commands"));
         let mut invalid = plan("pattern = \"iperf\"\n");
         invalid.settings.congestion_control = Some("../etc".into());
         assert!(refusal_reason(&limits, &invalid).contains("congestion control"));

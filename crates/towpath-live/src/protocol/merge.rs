@@ -276,10 +276,10 @@ fn flow_input(
     let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| DeliveryLog::new(start));
     let framing_failure = |flow: Option<&FlowReport>| {
         let framing_failure = flow?.exchange.as_ref()?.broken.as_ref()?;
-        Some(format!("something else arrived than was sent: {framing_failure}"))
+        Some(format!("the received data differs from the sent data: {framing_failure}"))
     };
     let missing_report = || {
-        let text = format!("the server's half of the result is missing: {}", server.err()?);
+        let text = format!("the server's results are missing: {}", server.err()?);
         let acked_bytes = client.subflows.iter().filter(|subflow| subflow.flow == number);
         let acked_bytes =
             acked_bytes.map(|subflow| subflow.bytes_acked).fold(0, u64::saturating_add);

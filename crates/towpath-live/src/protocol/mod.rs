@@ -3,7 +3,7 @@
 //! Every connection and every QUIC stream begins with a [`Preamble`]. Control connections then
 //! carry [frames](frame) with [messages](message); their server side is a [`ControlSession`]. Each
 //! host's measurements are a [`HostReport`]; both are [merged](merge()) into the records of a run.
-//! `docs/guides/measure-two-hosts.md` describes the protocol.
+//! `docs/reference/protocol.md` describes the protocol.
 //!
 //! No received data can cause a panic or unlimited memory use; [limits] apply to everything.
 

@@ -35,7 +35,7 @@ pub struct Preamble {
 
 /// Bytes that are not a preamble of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("this is not the protocol of a towpath of this version")]
+#[error("this is not the protocol of this version of towpath")]
 pub struct InvalidPreamble;
 
 impl Preamble {

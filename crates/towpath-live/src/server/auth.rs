@@ -92,7 +92,7 @@ impl ServerState {
         let now = self.clock.now();
         let (actions, unreported) = if let Err(retry_after) = limiter.check(source, now) {
             let seconds = retry_after.as_secs().saturating_add(1);
-            let reason = "too many wrong secrets came from this address";
+            let reason = "too many wrong secrets from this address";
             let refusal = AdmissionError::new(reason, format!("try again in {seconds} s"));
             (control.refuse(refusal), limiter.record_rejected(now))
         } else {

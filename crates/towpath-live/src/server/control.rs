@@ -188,7 +188,7 @@ impl ServerState {
     ) -> io::Result<()> {
         if plan.transport.is_quic() && self.udp.get().is_none_or(BTreeSet::is_empty) {
             let refusal = AdmissionError::new(
-                format!("it does not speak {}, UDP was not free", plan.transport),
+                format!("it does not offer {}, because its UDP port was in use", plan.transport),
                 "use --transport tcp,mptcp",
             );
             channel.send(&ServerMessage::from(refusal))?;

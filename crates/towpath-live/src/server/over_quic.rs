@@ -21,7 +21,7 @@ impl ServerState {
     /// Creates the QUIC acceptor, without ports yet, and the fingerprint of its certificate.
     pub(super) fn quic_acceptor(&self) -> Result<(QuicAcceptor, Fingerprint), String> {
         let identity = self.config.identity.clone();
-        let identity = identity.ok_or("no certificate could be made")?;
+        let identity = identity.ok_or("cannot create a certificate")?;
         let fingerprint = identity.fingerprint();
         let acceptor = QuicAcceptor::open(identity, &self.config.limits, self.clock);
         Ok((acceptor.map_err(|error| error.to_string())?, fingerprint))

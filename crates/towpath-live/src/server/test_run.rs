@@ -12,8 +12,8 @@ use crate::protocol::{HostInfo, HostReport};
 use crate::server_test::ServerTest;
 
 /// Warning to the client of a test that ended without a result.
-const FAILED_MESSAGE: &str = "the server could not run the test: it has no threads left, or a defect; its \
-                      half of the result is missing";
+const FAILED_MESSAGE: &str = "the server could not run the test (no threads left, or a bug); its \
+                      results are missing";
 
 /// Run of one test's traffic; stores its result on drop.
 pub(super) struct TestRun {

@@ -24,7 +24,7 @@ impl RouteSocket {
     /// Deletes the IPv4 neighbours learnt on `link`; the kernel resolves them again when needed.
     /// Entries that were set by hand remain.
     pub fn forget_neighbours(&mut self, link: &str) -> Result<(), NetlinkError> {
-        let action = format_args!("forget the neighbours of `{link}`");
+        let action = format_args!("flush the neighbours of `{link}`");
         let index = self.index(link, action)?;
         let payload = MessageBuilder::new(&ndmsg(0));
         let parse = Neighbour::parse;

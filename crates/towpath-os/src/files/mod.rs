@@ -46,7 +46,7 @@ const MAX_TEMP_FILES: u32 = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnsafePath {
     /// Symbolic link of another user.
-    #[error("`{}` is a link that another user has made ({owner})", path.display())]
+    #[error("`{}` is a symlink of another user ({owner})", path.display())]
     Link {
         /// Path of the link.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum UnsafePath {
         owner: u32,
     },
     /// Symbolic link of any user, where none is allowed.
-    #[error("`{}` is a link, expected a folder or file itself", path.display())]
+    #[error("`{}` is a symlink, expected a folder or a file", path.display())]
     AnyLink {
         /// Path of the link.
         path: PathBuf,
@@ -68,7 +68,7 @@ pub enum UnsafePath {
         owner: u32,
     },
     /// File or folder that other users can change.
-    #[error("others may write to `{}` (mode {mode:o})", path.display())]
+    #[error("other users can write to `{}` (mode {mode:o})", path.display())]
     Mode {
         /// Path of the file or folder.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum UnsafePath {
         mode: u32,
     },
     /// Secret file that every user can read.
-    #[error("everybody may read `{}` (mode {mode:o}), expected a secret", path.display())]
+    #[error("other users can read `{}` (mode {mode:o}), expected a secret", path.display())]
     Readable {
         /// Path of the secret file.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum UnsafePath {
         mode: u32,
     },
     /// Not a regular file.
-    #[error("`{}` is no regular file", path.display())]
+    #[error("`{}` is not a regular file", path.display())]
     Kind {
         /// Path of a folder, device, pipe or socket.
         path: PathBuf,
@@ -114,17 +114,14 @@ impl UnsafePath {
     /// Returns advice on how to resolve the refusal.
     pub const fn hint(&self) -> &'static str {
         match self {
-            Self::Link { .. } | Self::AnyLink { .. } => {
-                "name the place itself, or remove the link if nobody needs it"
-            }
-            Self::Owner { .. } => "name another place, or remove it if nobody needs it",
+            Self::Link { .. } | Self::AnyLink { .. } => "use the real path instead of the symlink",
+            Self::Owner { .. } => "use another path",
             Self::Mode { .. } => {
-                "take the right to write from others (chmod go-w), or name another \
-                                  place"
+                "remove write permission for other users (chmod go-w), or use another path"
             }
-            Self::Readable { .. } => "take the right to read from others (chmod o-r)",
-            Self::Kind { .. } => "name a file, or remove what has its name",
-            Self::Length { .. } => "remove it, if nobody needs it",
+            Self::Readable { .. } => "remove read permission for other users (chmod o-r)",
+            Self::Kind { .. } => "use another name, or rename the existing entry",
+            Self::Length { .. } => "use another name, or rename the existing file",
         }
     }
 }

@@ -29,10 +29,11 @@ pub fn sends(direction: DataDirection, is_client: bool) -> bool {
 pub fn explain(error: &io::Error, transport: Transport, host: &str) -> String {
     match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) if transport == Transport::Mptcp => {
-            format!("Multipath TCP is switched off on `{host}` (net.mptcp.enabled = 0)")
+            format!("Multipath TCP is disabled on `{host}` (net.mptcp.enabled = 0)")
         }
         Some(libc::EPROTONOSUPPORT | libc::EINVAL) if transport == Transport::Mptcp => {
-            "this kernel has no Multipath TCP (it needs Linux 5.16 with CONFIG_MPTCP)".to_owned()
+            "this kernel does not support Multipath TCP (it needs Linux 5.16 with CONFIG_MPTCP)"
+                .to_owned()
         }
         _ => error.to_string(),
     }

@@ -15,26 +15,26 @@ use crate::options::{order, transport};
 /// Transports that `--mobile` measures at the same time.
 const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
 
-/// Measure towards a host that runs `towpath server`
+/// Measure between this host and a host that runs `towpath server`
 ///
-/// Sends a traffic pattern over each transport, with lines for every subflow while it runs, a table
-/// and a report at the end. Letters mean what they mean to iperf3. Whatever path is lost, the
-/// result is not: the server keeps its half until it was fetched.
+/// Sends a traffic pattern over each transport. Prints a line for every subflow while it runs, then
+/// a table, and writes a report. Short options match iperf3's. A lost path does not lose the
+/// result: the server stores its results until the client has fetched them.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct MeasureArguments {
-    /// Name or address of the server; not with `--server`
+    /// Name or address of the server; excludes `--server`
     #[arg(value_name = "HOST")]
     first: Option<String>,
-    /// Pattern: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping, udp,
-    /// call, latency (idle, then beside loads: -t is for each phase)
-    /// [default: iperf; with --mobile: interactive]
+    /// Traffic pattern: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping,
+    /// udp, call, or latency (idle, then under load; -t applies to each phase) [default: iperf;
+    /// with --mobile: interactive]
     #[arg(value_name = "PATTERN")]
     second: Option<String>,
-    /// The server, in place of HOST; `auto` for the nearest of --servers
+    /// Server, instead of HOST; `auto` selects the nearest of --servers
     #[arg(long, value_name = "HOST")]
     pub(crate) server: Option<String>,
-    /// File of servers, one a line: a name or address, and its port if it has another
+    /// File with one server per line: a name or address, with the port if it is not the default
     #[arg(long, value_name = "FILE")]
     pub(crate) servers: Option<PathBuf>,
     /// Port of the server
@@ -43,52 +43,52 @@ pub(crate) struct MeasureArguments {
     /// Transports: tcp, mptcp, quic, mpquic [default: mptcp; with --mobile: mptcp, mpquic]
     #[arg(short = 'T', long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     transports: Vec<Transport>,
-    /// Duration, as `10` (seconds), `10s` or `"500 ms"`
+    /// Duration, such as `10` (seconds), `10s` or `"500 ms"`
     #[arg(short = 't', long = "duration", alias = "time", value_name = "TIME", value_parser = amounts::time)]
     pub(crate) time: Option<Duration>,
-    /// Send so many bytes in place of a time, as `10M` or `"10 MB"`
+    /// Number of bytes to send instead of a duration, such as `10M` or `"10 MB"`
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) bytes: Option<u64>,
-    /// No stream sends faster, as `50M` or `"50 Mbit/s"`; with udp: what is sent [default: 1
+    /// Maximum rate of each stream, such as `50M` or `"50 Mbit/s"`; with udp: the rate [default: 1
     /// Mbit/s]
     #[arg(short, long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) bitrate: Option<Rate>,
     /// Parallel connections
     #[arg(short = 'P', long, value_name = "N")]
     pub(crate) parallel: Option<u32>,
-    /// The server sends (or asks)
+    /// The server sends (or makes the requests)
     #[arg(short = 'R', long, conflicts_with = "bidir")]
     pub(crate) reverse: bool,
-    /// Both send (or ask)
+    /// Both hosts send (or make requests)
     #[arg(long)]
     pub(crate) bidir: bool,
-    /// Begin with the figures of a named setting: multipathtester,
-    /// multipathtester-app, voice-assistant
+    /// Start from the values of a preset: multipathtester, multipathtester-app, voice-assistant
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
-    /// A bulk flow beside messages: up, down or both
+    /// Add a bulk flow to a pattern of messages: up, down or both
     #[arg(long, value_name = "DIRECTION")]
     pub(crate) load: Option<String>,
-    /// Datagrams over each interface beside it: what every path is like by itself
+    /// Also send datagrams over each interface, to measure each path by itself
     #[arg(long)]
     pub(crate) udping: bool,
-    /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema scenario-keys`)
+    /// Set another key of a scenario's flow, such as `request=2KB` (see `towpath schema
+    /// scenario-keys`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]; with udp:
-    /// of a datagram [default: 1448]
+    /// Bytes per write or read [default: 128K; 512K for a stream above 1 Gbit/s]; with udp: bytes
+    /// per datagram [default: 1448]
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) length: Option<u64>,
-    /// Buffers of the sockets on both hosts [default: the systems']
+    /// Socket buffer size on both hosts [default: the systems']
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) window: Option<u64>,
     /// Congestion control on both hosts [default: the systems']
     #[arg(short = 'C', long = "congestion-control", alias = "congestion", value_name = "NAME")]
     pub(crate) congestion: Option<String>,
-    /// Multipath QUIC's use of paths, on both hosts: aggregate, backup, ios
+    /// Use of paths by Multipath QUIC, on both hosts
     #[arg(long, value_name = "NAME", default_value = "aggregate", value_parser = ["aggregate", "backup", "ios"])]
     pub(crate) path_policy: String,
-    /// Address (or %interface) from which connections start
+    /// Local address (or %interface) of connections
     #[arg(short = 'B', long, value_name = "ADDRESS")]
     pub(crate) bind: Option<String>,
     /// IPv4 only
@@ -97,16 +97,16 @@ pub(crate) struct MeasureArguments {
     /// IPv6 only
     #[arg(short = '6', long = "ipv6")]
     pub(crate) v6: bool,
-    /// Let the kernel count received data instead of copying it
+    /// Count received data in the kernel instead of copying it
     #[arg(long, conflicts_with = "tls")]
     pub(crate) skip_rx_copy: bool,
-    /// TLS on TCP and MPTCP, too, as QUIC always has it: for comparisons on equal terms
+    /// Use TLS for TCP and MPTCP, for a fair comparison with QUIC
     #[arg(long)]
     pub(crate) tls: bool,
     /// Repetitions of each transport
     #[arg(short = 'r', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
-    /// Order of the transports in each repetition: random (drawn from the seed), fixed
+    /// Order of the transports in each repetition: random (from the seed) or fixed
     #[arg(long, value_name = "ORDER", default_value = "fixed", value_parser = order)]
     pub(crate) order: OrderKind,
     /// Seed of a random order
@@ -115,46 +115,46 @@ pub(crate) struct MeasureArguments {
     /// Pause between two runs
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = amounts::time)]
     pub(crate) wait: Duration,
-    /// Interval between samples of the subflows' state on both hosts
+    /// Time between two samples of the subflows on both hosts
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = amounts::time)]
     pub(crate) sample: Duration,
-    /// Length of an interval line
+    /// Time covered by an interval line
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = amounts::time)]
     pub(crate) interval: Duration,
-    /// Exit with 1 unless a multipath transport was used to the end, and N paths carried data
+    /// Exit with 1 unless a multipath transport was used to the end and N paths carried data
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "2", require_equals = true)]
     pub(crate) require_multipath: Option<usize>,
-    /// Exit with 1 unless this holds, as `"goodput >= 20 Mbit/s"` or `mptcp.stall.longest=<1s`
+    /// Exit with 1 unless this holds, such as `"goodput >= 20 Mbit/s"` or `mptcp.stall.longest=<1s`
     #[arg(long, value_name = "KEY=BOUND")]
     pub(crate) expect: Vec<String>,
-    /// Real-time priority for what is due at a certain time
+    /// Use real-time priority for scheduled requests and datagrams
     #[arg(long)]
     pub(crate) rt: bool,
-    /// File with the secret that the server wants
+    /// File with the secret of the server
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// SHA-256 fingerprint of the server's certificate. Everything goes over QUIC or TLS then,
-    /// which means --tls for TCP and MPTCP [default: anybody is taken, and named]
+    /// Require a server certificate with this SHA-256 fingerprint; implies --tls for TCP and MPTCP
+    /// [default: any certificate, reported]
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
-    /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow
+    /// Folder for qlog files of this host's QUIC, one file per flow
     #[arg(long, value_name = "DIR")]
     pub(crate) qlog: Option<PathBuf>,
-    /// Timeout for the server's results after the traffic
+    /// Timeout for fetching the server's results
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) result_timeout: Duration,
-    /// Measure while this host moves: changes of its network do not invalidate a run. Requests and
+    /// Measure while this host moves: network changes do not invalidate a run. Requests and
     /// datagrams (interactive, reqres, onoff, udping) run over all transports at the same time,
-    /// with --udping, until a network that was there at first is gone (or -t, 10 min, is over)
+    /// with --udping, until one of the initial networks is gone (or for -t, by default 10 min)
     #[arg(long)]
     pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print summaries as JSON, one line a run, in place of the table
+    /// Print summaries as JSON, one line per run, instead of the table
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// No interval lines while it runs
+    /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Options from the configuration file, for the result's conditions.

@@ -100,8 +100,8 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
 fn request_priority(ui: &mut Ui) {
     if let Err(error) = live::real_time() {
         ui.warn(&Warning {
-            text: format!("no real-time priority: {error}"),
-            hint: Some("run it as root, or with a limit of real-time priority (rtprio)".to_owned()),
+            text: format!("real-time priority is not available: {error}"),
+            hint: Some("run it as root, or raise the rtprio limit".to_owned()),
         });
     }
 }
@@ -129,7 +129,7 @@ fn resolve_addresses(
     let host = &server.host;
     let no_address = |reason: String| CliError::Unavailable {
         what: format!("`{host}` has {reason}"),
-        hint: "name a host or an address, and its port with -p".to_owned(),
+        hint: "give a host or an address, and its port with -p".to_owned(),
     };
     let resolved = servers::addresses(server, arguments).map_err(no_address)?;
     let mut source = LocalBind::default();
@@ -141,8 +141,8 @@ fn resolve_addresses(
         source.interface = interface;
         if !address.is_empty() {
             let parsed = address.parse::<IpAddr>().map_err(|_| CliError::Unavailable {
-                what: format!("`-B {bind}` is no address"),
-                hint: "write an address of this host, `%interface`, or both: `10.0.0.1%eth0`"
+                what: format!("`-B {bind}` is not a valid address"),
+                hint: "give an address of this host, `%interface`, or both: `10.0.0.1%eth0`"
                     .to_owned(),
             })?;
             source.address = Some(parsed);
@@ -196,12 +196,12 @@ fn prepare(
     if arguments.skip_rx_copy {
         return Err(CliError::Unavailable {
             what: format!(
-                "--server-cert puts TLS around {transport_names}, and --skip-rx-copy cannot go through TLS"
+                "--server-cert uses TLS for {transport_names}, which excludes --skip-rx-copy"
             ),
-            hint: "leave out one of them".to_owned(),
+            hint: "omit one of them".to_owned(),
         });
     }
-    ui.progress(&format!("--server-cert puts TLS around {transport_names}, as --tls does"));
+    ui.progress(&format!("--server-cert uses TLS for {transport_names}, as with --tls"));
     Ok(())
 }
 
@@ -213,7 +213,7 @@ fn test_plan(
     let to_u32 = |value: Option<u64>, flag: &str| {
         value.map(u32::try_from).transpose().map_err(|_| CliError::Unavailable {
             what: format!("{flag} is too large"),
-            hint: "4 GB is more than any system gives".to_owned(),
+            hint: "the limit is 4 GB".to_owned(),
         })
     };
     // For datagrams these options are keys of the flow.
@@ -310,10 +310,10 @@ fn exit_code(
             let paths_used = multipath.paths_used.join(", ");
             let transport = run.meta.transport;
             let text = match (multipath.requested, &multipath.fallback) {
-                (false, _) => format!("{transport} is no multipath transport"),
+                (false, _) => format!("{transport} is not a multipath transport"),
                 (true, Some(reason)) => format!("{transport} was not used: {reason}"),
                 (true, None) => {
-                    format!("{min_paths} paths are required; data went over: {paths_used}")
+                    format!("{min_paths} paths are required, but data used: {paths_used}")
                 }
             };
             ui.warn(&Warning { text, hint: Some("--require-multipath was given".to_owned()) });

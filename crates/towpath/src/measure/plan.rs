@@ -86,10 +86,10 @@ fn alternative_hint(origin: &str, text: &str) -> &'static str {
         return "`trace` ends with its last message";
     }
     if is_option("-n") {
-        return "a number of bytes is what `bulk` sends; others last for a time: `-t 10`";
+        return "only `bulk` sends a number of bytes; other patterns have a duration: `-t 10`";
     }
     if is_option("-P") {
-        return "parallel connections are for `iperf` and `web`; leave it out";
+        return "only `iperf` and `web` have parallel connections: omit it";
     }
     "leave it out"
 }
@@ -203,14 +203,14 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
     }
     for set in &arguments.set {
         let (key, value) = set.split_once('=').ok_or_else(|| CliError::Unavailable {
-            what: format!("`--set {set}` sets nothing"),
+            what: format!("`--set {set}` has no value"),
             hint: "write a key and its value: `--set request=2KB`".to_owned(),
         })?;
         let (key, value) = (key.trim(), value.trim());
         let is_key_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if key.is_empty() || !key.chars().all(is_key_char) {
             return Err(CliError::Unavailable {
-                what: format!("`{key}` is no key of a flow"),
+                what: format!("`{key}` is not a key of a flow"),
                 hint: "`towpath schema scenario-keys` lists them".to_owned(),
             });
         }
@@ -240,8 +240,8 @@ fn toml_value(key: &str, value: &str) -> Result<String, CliError> {
 /// Parses an expectation into key and bound: `goodput >= 20 Mbit/s` or `goodput=>=20 Mbit/s`.
 fn parse_expectation(text: &str) -> Result<(&str, String), CliError> {
     let no_bound = || CliError::Unavailable {
-        what: format!("`--expect {text}` holds no bound"),
-        hint: "write a figure, an operator and a value: `--expect \"goodput >= 20 Mbit/s\"`"
+        what: format!("`--expect {text}` is not a bound"),
+        hint: "write a metric, an operator and a value: `--expect \"goodput >= 20 Mbit/s\"`"
             .to_owned(),
     };
     let operator_index = text.find(['<', '>', '=']).ok_or_else(no_bound)?;

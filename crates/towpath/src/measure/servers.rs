@@ -71,17 +71,17 @@ pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<Server
     };
     match (arguments.host(), arguments.server.as_deref(), &arguments.servers) {
         (Some(_), Some(_), _) => {
-            usage_error("two servers are named", "leave out HOST where `--server` is given")
+            usage_error("two servers are given", "omit HOST if `--server` is given")
         }
         (_, Some("auto"), Some(list)) => nearest(arguments, list, ui),
         (None, Some("auto"), None) => {
-            usage_error("`--server auto` has no list of servers", "give one with `--servers FILE`")
+            usage_error("`--server auto` has no list of servers", "add one with `--servers FILE`")
         }
-        (_, _, Some(_)) => usage_error("nothing is chosen from the list", "add `--server auto`"),
+        (_, _, Some(_)) => usage_error("the list of servers is not used", "add `--server auto`"),
         (Some(host), None, None) | (None, Some(host), None) => Ok(named_server(host)),
         (None, None, None) => usage_error(
-            "no server is named",
-            "name one: `towpath measure HOST`, or `--server auto`",
+            "no server is given",
+            "give one: `towpath measure HOST`, or `--server auto`",
         ),
     }
 }
@@ -95,15 +95,14 @@ fn nearest(
         .map_err(|source| CliError::Read { path: list.to_owned(), source })?;
     let servers = parse(&text, arguments.port).map_err(|(line, what)| CliError::Unavailable {
         what: format!("`{}`, line {line}: {what}", list.display()),
-        hint: "write one server a line: a name or an address, and its port if it has another: \
-               `server.example:5211`"
+        hint: "write one server per line: a name or an address, with the port if it is not the default: `server.example:5211`"
             .to_owned(),
     })?;
     let addresses: Vec<_> = servers.iter().map(|server| addresses(server, arguments)).collect();
     let pinged_addresses: Vec<Vec<SocketAddr>> = addresses.iter().flatten().cloned().collect();
     let mut pings = live::ping(&pinged_addresses).into_iter();
     let candidates = servers.into_iter().zip(addresses).map(|(server, addresses)| {
-        let not_pinged = || "nothing was asked".to_owned();
+        let not_pinged = || "no server was contacted".to_owned();
         let ping = addresses.and_then(|_| pings.next().ok_or_else(not_pinged));
         ServerCandidate { server, ping }
     });
@@ -113,8 +112,8 @@ fn nearest(
     let best = candidates.iter().filter(|candidate| candidate.median().is_some());
     let Some(best) = best.min_by_key(|candidate| candidate.median()) else {
         return Err(CliError::Unavailable {
-            what: format!("no server of `{}` answers", list.display()),
-            hint: "is `towpath server` running there, and does a firewall let its port through?"
+            what: format!("no server in `{}` answers", list.display()),
+            hint: "is `towpath server` running there, and does the firewall allow its port?"
                 .to_owned(),
         });
     };
@@ -146,13 +145,13 @@ fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
             servers.push(server);
         }
     }
-    if servers.is_empty() { Err((1, "there is no server in it".to_owned())) } else { Ok(servers) }
+    if servers.is_empty() { Err((1, "it contains no server".to_owned())) } else { Ok(servers) }
 }
 
 /// Parses `server.example`, `server.example:5211`, `2001:db8::1` or `[2001:db8::1]:5211`.
 fn parse_server(text: &str, default: u16) -> Result<ServerTarget, String> {
     let target = |host: &str, port: u16| ServerTarget { host: host.to_owned(), port, choice: None };
-    let invalid = || format!("`{text}` is no server");
+    let invalid = || format!("`{text}` is not a server");
     if text.contains(char::is_whitespace) {
         return Err(invalid());
     }
@@ -168,7 +167,7 @@ fn parse_server(text: &str, default: u16) -> Result<ServerTarget, String> {
     let port = port.map(|port| port.parse().ok().filter(|port| *port > 0));
     match (host, port) {
         ("", _) => Err(invalid()),
-        (_, Some(None)) => Err(format!("`{text}` names no port")),
+        (_, Some(None)) => Err(format!("`{text}` has an invalid port")),
         (host, Some(Some(port))) => Ok(target(host, port)),
         (host, None) => Ok(target(host, default)),
     }

@@ -24,7 +24,7 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
     let fallbacks = connections.iter().filter(|derived| derived.connection.fallback).count();
     write_gauge(&mut page, "connections", "Multipath TCP connections.", connections.len());
     write_gauge(&mut page, "fallbacks", "Connections that fell back to TCP.", fallbacks);
-    let help = "Subflows by status; one that is trying carries nothing.";
+    let help = "Subflows by status; one with status trying carries no data.";
     write_head(&mut page, "subflows", "gauge", help);
     for status in STATUSES {
         let subflows = connections.iter().flat_map(|derived| &derived.subflows);
@@ -65,11 +65,11 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
     family("subflow_cwnd_packets", "gauge", "Congestion window.", &|(_, subflow, _)| {
         f64::from(subflow.cwnd_packets)
     });
-    let help = "1 if what was sent is not answered, or the interface is down (inferred).";
+    let help = "1 if sent data is not acknowledged, or the interface is down (inferred).";
     family("subflow_stale", "gauge", help, &|(_, _, inferred)| {
         f64::from(u8::from(inferred.status == SubflowActivity::Stale))
     });
-    let help = "Part of the last second in which this held the sender back.";
+    let help = "Share of the last second in which this limited the sender.";
     write_head(&mut page, "subflow_limited_ratio", "gauge", help);
     for (labels, _, inferred) in &rows {
         for limit in &inferred.limits {

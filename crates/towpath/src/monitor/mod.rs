@@ -25,30 +25,29 @@ use crate::ui::Ui;
 
 /// Show the Multipath TCP connections of this machine, with their subflows and processes
 ///
-/// On a terminal a live view, elsewhere lines of text. What the kernel does not say but what
-/// follows from its figures is marked with ~.
+/// Shows a live view on a terminal, otherwise lines of text. Values that are inferred, not reported
+/// by the kernel, are marked with ~.
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
-    /// One JSON object a line: each connection in each round, and events
+    /// Print one JSON object per line: each connection in each sample, and events
     #[arg(short = 'J', long)]
     json: bool,
-    /// Only the path manager's events, as `ip mptcp monitor` prints them
+    /// Print only path manager events, in the format of `ip mptcp monitor`
     #[arg(long, conflicts_with_all = ["json", "prometheus"])]
     classic: bool,
-    /// Answer `/metrics` over HTTP at ADDR, such as 127.0.0.1:9262 or just a port, for Prometheus
+    /// Serve Prometheus metrics at `/metrics` on ADDR, such as 127.0.0.1:9262 or just a port
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     prometheus: Option<SocketAddr>,
-    /// Time between two rounds, as `0.5` (seconds) or `200ms` [default: 1; on a terminal 0.2]
+    /// Time between two samples, such as `0.5` (seconds) or `200ms` [default: 1; on a terminal 0.2]
     #[arg(short, long, value_name = "TIME", value_parser = interval)]
     interval: Option<Duration>,
-    /// Rounds, the first at once [default: until it is interrupted]
+    /// Number of samples; the first is taken immediately [default: until interrupted]
     #[arg(long, value_name = "N")]
     count: Option<u32>,
 }
 
 /// Hint for ordinary users, who do not see everything.
-const NO_ROOT_HINT: &str = "without root (CAP_NET_ADMIN), the path manager's events are left out, \
-                            and other users' programs are shown as `user` and a number";
+const NO_ROOT_HINT: &str = "without root (CAP_NET_ADMIN), path manager events are missing, and programs of other users are shown as `user` and a number";
 /// Interval at which `--classic` polls for events.
 const CLASSIC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -68,7 +67,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
         Some(address) => {
             Some(MetricsServer::start(address).map_err(|error| CliError::Unavailable {
                 what: format!("cannot listen at {address}: {error}"),
-                hint: "another port may be free: --prometheus 127.0.0.1:0".to_owned(),
+                hint: "use a free port: --prometheus 127.0.0.1:0".to_owned(),
             })?)
         }
         None => None,
@@ -84,7 +83,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     if !poller.monitor.has_events() && responder.is_none() {
         ui.warn(&Warning {
             text: NO_ROOT_HINT.to_owned(),
-            hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
+            hint: Some("run it with sudo; a `towpath lab` needs no root".to_owned()),
         });
     }
     if arguments.json && responder.is_none() {
@@ -199,7 +198,7 @@ fn classic(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
             writeln!(ui.out, "{event}")?;
         }
         if received.lost {
-            ui.progress("towpath: events came too fast, some are missing here");
+            ui.progress("towpath: events arrived too fast; some are missing here");
         }
         ui.out.flush()?;
     }

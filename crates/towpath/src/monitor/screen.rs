@@ -164,7 +164,7 @@ impl ScreenState {
 
     fn rows(&self, width: u16) -> Vec<Line<'static>> {
         if self.connections.is_empty() {
-            let text = "no Multipath TCP connection (`towpath exec -- COMMAND` makes some)";
+            let text = "no Multipath TCP connection (`towpath exec -- COMMAND` opens some)";
             return vec![Line::raw(text)];
         }
         let columns = ColumnWidths::new(width);
@@ -399,7 +399,7 @@ pub(super) mod tests {
             ),
             subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", SubflowCondition::Trying),
         ];
-        let stale = "nothing heard for 2.3 s, 12 unanswered, 3 timeouts";
+        let stale = "no packet received for 2.3 s, 12 unanswered, 3 timeouts";
         let limit = |part, share| ObservedLimit { part, share, waits_for: None };
         let limits = vec![limit(Part::PeerWindow, 0.8), limit(Part::Application, 0.2)];
         let iperf = DerivedConnection {

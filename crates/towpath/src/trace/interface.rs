@@ -40,8 +40,8 @@ pub(super) fn capture(
     let missed_packets = capture.missed_packets();
     if missed_packets > 0 {
         ui.warn(&Warning {
-            text: format!("{missed_packets} packets passed too fast to be captured"),
-            hint: Some("`unseen_bytes` says what they carried; figures may be wrong".to_owned()),
+            text: format!("{missed_packets} packets arrived too fast to be captured"),
+            hint: Some("`unseen_bytes` counts their payload; metrics may be wrong".to_owned()),
         });
     }
     Ok(trace)

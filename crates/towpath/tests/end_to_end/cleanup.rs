@@ -64,7 +64,7 @@ fn killing_the_outer_process_leaves_a_partial_result() {
     signal("KILL", members.find_process("__outer").unwrap().id.into());
     let output = running.wait();
     assert_eq!(output.code, Some(1), "{output}");
-    assert!(output.err.contains("what was measured is in results/mptcp-1.jsonl.zst"), "{output}");
+    assert!(output.err.contains("the measured data is in results/mptcp-1.jsonl.zst"), "{output}");
     members.wait_until_gone();
     assert_eq!(interfaces(), interfaces_before);
     assert_readable(&folder);

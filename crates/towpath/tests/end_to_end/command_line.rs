@@ -126,7 +126,7 @@ fn invalid_configuration_is_shown_with_its_position() {
     let folder = folder_with_config("[report]\ncsv = \"subflows\"\n");
     let output = folder.run(&["report", "results", "--json"]);
     assert_eq!(output.code, Some(2));
-    assert!(output.err.contains("does not fit this command"), "{output}");
+    assert!(output.err.contains("does not match this command"), "{output}");
     assert!(output.err.contains("--no-config"), "{output}");
 }
 

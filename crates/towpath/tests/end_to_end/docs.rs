@@ -371,7 +371,7 @@ fn unknown_commands_are_not_skipped() {
     }
 }
 
-/// Runs the service file of docs/guides/measure-two-hosts.md, without its user and path, which a test does not have.
+/// Runs the service file of docs/guides/run-a-server.md, without its user and path, which a test does not have.
 #[test]
 fn the_service_file_starts_a_server_that_can_be_measured_towards() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
@@ -416,7 +416,7 @@ fn the_service_file_confines_its_server() {
         verified.status.success() && !messages.contains("towpath-server.service:"),
         "{messages}"
     );
-    // In tenths; docs/guides/measure-two-hosts.md states 1.3.
+    // In tenths; docs/guides/run-a-server.md states 1.3.
     let security =
         analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
     assert!(security.status.success(), "{}", String::from_utf8_lossy(&security.stdout));

@@ -308,7 +308,7 @@ fn a_program_that_cannot_be_run_is_reported() {
     assert!(output.err.contains("cannot run `./no-such-program`: no such file"), "{output}");
     let towpath = binary().display().to_string();
     let output = run_exec(&folder, &["--", &towpath, "exec", "--", "true"]);
-    assert!(output.code == Some(2) && output.err.contains("run it directly"), "{output}");
+    assert!(output.code == Some(2) && output.err.contains("run this one directly"), "{output}");
     let output = run_exec(&folder, &["--report", "no/such/folder", "--", "true"]);
     assert!(output.code == Some(2) && output.err.contains("cannot write"), "{output}");
 }

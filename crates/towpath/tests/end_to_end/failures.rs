@@ -66,7 +66,7 @@ fn an_unknown_failure_case_is_refused_with_a_hint() {
     assert_eq!(output.code, Some(2), "{output}");
     assert_eq!(
         output.err,
-        "error: no situation `no-such-thing`\nhint: `towpath lab failure` lists them\n"
+        "error: unknown failure case `no-such-thing`\nhint: `towpath lab failure` lists them\n"
     );
 }
 

@@ -52,13 +52,13 @@ fn a_file_instead_of_a_directory_and_the_reverse_have_a_hint() {
     let folder = TestDir::new();
     folder.write("file", "x");
     for (arguments, hint) in [
-        (&["sweep", "status", "file"][..], "name a folder"),
-        (&["report", "file/x"], "name a folder"),
-        (&["run", "file/x.toml"], "name a folder"),
-        (&["trace", "file/x"], "name a folder"),
-        (&["run", "two-links", "--world", "sim", "--out", "file"], "name a folder"),
-        (&["trace", "."], "name a file in it"),
-        (&["scenarios", "check", "./"], "name a file in it"),
+        (&["sweep", "status", "file"][..], "give a folder"),
+        (&["report", "file/x"], "give a folder"),
+        (&["run", "file/x.toml"], "give a folder"),
+        (&["trace", "file/x"], "give a folder"),
+        (&["run", "two-links", "--world", "sim", "--out", "file"], "give a folder"),
+        (&["trace", "."], "give a file in it"),
+        (&["scenarios", "check", "./"], "give a file in it"),
     ] {
         let output = folder.run(arguments);
         assert_eq!(output.code, Some(2), "{output}");

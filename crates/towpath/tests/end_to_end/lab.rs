@@ -463,7 +463,7 @@ fn a_shell_of_a_lab_reaches_the_other_host() {
     assert!(output.err.contains("error: the lab has no host `tablet`"), "{output}");
     let outside = folder.run(&["on", "server", "true"]);
     assert_eq!(outside.code, Some(2), "{outside}");
-    assert!(outside.err.contains("error: this is not in a lab"), "{outside}");
+    assert!(outside.err.contains("error: this shell is not in a lab"), "{outside}");
 }
 
 #[test]

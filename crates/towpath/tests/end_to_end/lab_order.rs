@@ -68,8 +68,8 @@ fn servers_without_a_client_end_the_lab() {
     for (output, verb) in [(two_servers, "only wait"), (one_server, "only waits")] {
         assert_eq!(output.code, Some(1), "{output}");
         let text = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains(&format!("{verb} for others to come, and there are none")), "{text}");
-        assert!(text.contains("hint: add a client: a further `--on HOST COMMAND`"), "{text}");
+        assert!(text.contains(&format!("{verb} for clients, and there are none")), "{text}");
+        assert!(text.contains("hint: add a client with another `--on HOST COMMAND`"), "{text}");
     }
 }
 

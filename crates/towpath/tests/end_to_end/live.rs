@@ -121,7 +121,7 @@ fn quic_and_multipath_quic_recognise_a_known_server() {
     let output =
         measure_over("quic", &folder, &port, &[&bulk_options[..], &[&"ab".repeat(32)]].concat());
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("is not the server that is expected"), "{output}");
+    assert!(output.err.contains("is not the expected server"), "{output}");
     assert!(output.err.contains(&first_fingerprint), "{output}");
 }
 
@@ -152,7 +152,7 @@ fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
     let wrong_options = ["bulk", "-n", "1M", "--tls", "--server-cert", &wrong_fingerprint];
     let output = measure(&folder, &port, &wrong_options);
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("is not the server that is expected"), "{output}");
+    assert!(output.err.contains("is not the expected server"), "{output}");
 }
 
 #[test]
@@ -182,12 +182,16 @@ fn check_reports_open_and_blocked_transports() {
     }
     let (socket, port) = bind_udp_port();
     let (server, _) = start_server_at(&port, &folder, &[]);
-    assert!(server.stderr().contains("warning: no QUIC on port"), "{}", server.stderr());
+    assert!(
+        server.stderr().contains("warning: QUIC is not available on port"),
+        "{}",
+        server.stderr()
+    );
     let without_quic = ["works", "works", "silent", "no-quic", "no-quic"];
     assert_eq!(check_findings(&port, 1), expected_rows(without_quic));
     drop(socket);
     let output = folder.run(&["check", "127.0.0.1", "-p", &port]);
-    let table = "the server does not speak QUIC on this port";
+    let table = "the server does not offer QUIC on this port";
     assert!(output.out.contains(table) && output.out.contains("nobody listens there"), "{output}");
     let output = measure(&folder, &port, &["-t", "0.3", "-q"]);
     assert_eq!(output.code, Some(0), "TCP is served all the same: {output}");
@@ -293,8 +297,8 @@ fn datagrams_beyond_limits_are_refused_with_a_hint() {
     let folder = TestDir::new();
     let (_server, port) = start_server(&folder, &["--max-rate", "10M", "--max-bytes", "2M"]);
     for (options, message) in [
-        (&["-b", "20M"][..], "datagrams at 20.0 Mbit/s, and this server allows 10.0 Mbit/s"),
-        (&["-b", "9M", "-t", "5"], "5.63 MB are to be sent, and this server allows 2.10 MB"),
+        (&["-b", "20M"][..], "datagrams at 20.0 Mbit/s, but this server allows 10.0 Mbit/s"),
+        (&["-b", "9M", "-t", "5"], "a transfer of 5.63 MB, but this server allows 2.10 MB"),
         (&["-l", "65508"], "`-l 65508 B`: no datagram has a payload of 65508 bytes here"),
         (&["-l", "39"], "`-l 39 B`: no datagram has a payload of 39 bytes here"),
         (&["-b", "0"], "it is zero"),
@@ -320,7 +324,7 @@ fn a_missed_expectation_exits_with_code_1() {
     assert_eq!(output.code, Some(1), "{output}");
     let output = measure(&folder, &port, &[&short_run[..], &["--require-multipath"]].concat());
     assert_eq!(output.code, Some(1), "{output}");
-    assert!(output.err.contains("tcp is no multipath transport"), "{output}");
+    assert!(output.err.contains("tcp is not a multipath transport"), "{output}");
 }
 
 #[test]
@@ -331,7 +335,7 @@ fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
     let short_run = ["-t", "0.3", "-q"];
     let output = measure(&folder, &port, &short_run);
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("it wants a secret"), "{output}");
+    assert!(output.err.contains("it requires a secret"), "{output}");
     let with_secret = [&short_run[..], &["--secret-file", "secret.txt"]].concat();
     let output = measure(&folder, &port, &with_secret);
     assert_eq!(output.code, Some(0), "{output}");
@@ -357,13 +361,13 @@ fn the_nearest_server_is_used_and_silent_ones_are_named() {
         line.unwrap_or_else(|| panic!("{output}"))
     };
     assert!(
-        line_with(&format!("{closed_server} ")).contains("refused: nobody listens there"),
+        line_with(&format!("{closed_server} ")).contains("refused: no program listens there"),
         "{output}"
     );
     let server_line = line_with(&format!("127.0.0.1:{port}"));
     assert!(server_line.contains("5 of 5") && server_line.ends_with("← nearest"), "{output}");
     let meta = folder.stored("results/live-tcp-1.jsonl.zst").meta;
-    let reason = &meta.conditions["why this server"];
+    let reason = &meta.conditions["reason for this server"];
     assert!(
         reason.contains("lowest median of 5 pings") && reason.contains(&closed_server),
         "{reason}"
@@ -372,7 +376,7 @@ fn the_nearest_server_is_used_and_silent_ones_are_named() {
     folder.write("servers.txt", format!("{closed_server}\nno-such-host.invalid\n"));
     let output = measure_auto(&[]);
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("no server of `servers.txt` answers"), "{output}");
+    assert!(output.err.contains("no server in `servers.txt` answers"), "{output}");
     assert!(output.err.contains("no address") && output.err.contains("hint:"), "{output}");
     for arguments in
         [&["measure", "--server", "auto"][..], &["measure", "a", "udping", "--server", "b"]]

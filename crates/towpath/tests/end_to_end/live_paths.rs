@@ -140,7 +140,7 @@ fn tcp_loses_nothing_if_its_only_path_comes_back() {
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
     let summary = result.summary.unwrap();
     assert!(summary.flows[0].bytes > 1_000_000, "{text}");
-    assert!(!text.contains("half of the result is missing"), "{text}");
+    assert!(!text.contains("server's results are missing"), "{text}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn after_losing_its_only_path_tcp_reports_the_missing_data() {
         return;
     };
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("the server's half of the result is missing"), "{text}");
+    assert!(text.contains("the server's results are missing"), "{text}");
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
     let failure = result.summary.unwrap().flows[0].failure.clone().unwrap();
     assert!(failure.contains("were acknowledged"), "{failure}");
@@ -182,7 +182,7 @@ fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network
         let result = folder.stored("results/live-mptcp-1.jsonl.zst");
         let gone_seconds = result.records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
-            event.text.contains("first network is gone").then_some(event.t_ns)
+            event.text.contains("first network was lost").then_some(event.t_ns)
         });
         let gone_seconds =
             gone_seconds.unwrap_or_else(|| panic!("{down_mode}: {text}")) as f64 / 1e9;

@@ -238,10 +238,7 @@ fn a_folder_that_is_not_a_reproduction_is_refused() {
         (&["reproduce", "seed999"][..], "no reproduction is called `seed999`"),
         (&["reproduce", "./mine"], "mine/expected.toml:1:1: a claim has no `source`"),
         (&["reproduce", "./nothing"], "`./nothing/plan.toml` cannot be read"),
-        (
-            &["reproduce", "iperf3-rpi-2025", "--docs", "docs"],
-            "`--docs` writes a page of all figures",
-        ),
+        (&["reproduce", "iperf3-rpi-2025", "--docs", "docs"], "`--docs` needs all figures"),
     ] {
         let output = folder.run(arguments);
         assert_eq!(output.code, Some(2), "{output}");

@@ -118,7 +118,7 @@ fn without_namespaces_a_run_is_simulated_with_a_reason() {
         let messages: String = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
         let note = format!(
             "note: user namespaces are not available here {detail}: simulating instead; --world emu \
-             shows how to allow them"
+             shows how to enable them"
         );
         assert!(messages.starts_with(&note), "{output}");
         assert!(output.out.contains("sim instead of emu, because user namespaces"), "{output}");

@@ -51,7 +51,7 @@ fn a_plan_is_a_script_that_does_what_apply_does() {
         $TOWPATH setup --role server --apply >/dev/null
         applied=$(show)
         test \"$applied\" != \"$before\"
-        $TOWPATH setup --role server | grep 'nothing to do: all is right for 172.31.0.218 (eth0)'
+        $TOWPATH setup --role server | grep 'nothing to do: the setup is complete for 172.31.0.218 (eth0)'
         $TOWPATH setup --undo >/dev/null
         test \"$(show)\" = \"$before\"
         $TOWPATH setup --undo | grep 'nothing to undo'
@@ -61,13 +61,13 @@ fn a_plan_is_a_script_that_does_what_apply_does() {
         test \"$(unnumbered \"$(show)\")\" = \"$(unnumbered \"$applied\")\"";
     let Some(output) = run_on_host(test, &folder, script) else { return };
     assert_eq!(output.code, Some(0), "{output}");
-    let expected = "# 172.31.0.133 is no address of this host\nip mptcp endpoint delete id 1\n";
+    let expected = "# 172.31.0.133 is not an address of this host\nip mptcp endpoint delete id 1\n";
     assert!(output.out.contains(expected), "{output}");
     assert!(
         output.out.contains("ip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"),
         "{output}"
     );
-    assert!(output.err.contains("changes made; `towpath setup --undo` takes all back"), "{output}");
+    assert!(output.err.contains("changes made; `towpath setup --undo` reverts them"), "{output}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn invalid_requests_are_reported() {
     let test = "invalid_requests_are_reported";
     for (arguments, complaint) in [
         ("--role client --dev eth1", "no interface `eth1`, expected one of: lo, "),
-        ("--role client --dev lo", "interface `lo` has no address that can be used"),
+        ("--role client --dev lo", "interface `lo` has no usable address"),
         ("--role client --gateway eth0", "expected an interface and an address"),
         ("--apply", "--role <ROLE>"),
         ("--role client --apply --print", "cannot be used with"),
@@ -370,13 +370,13 @@ fn the_hosts_at_one_switch_use_both_interfaces() {
     assert_both_paths(&folder, &commands);
     let server = read_output(&folder, 3, "out");
     // Removes the wrong block, and announces the server's own addresses.
-    assert!(server.contains("# 172.31.0.133 is no address of this host\n"), "{server}");
+    assert!(server.contains("# 172.31.0.133 is not an address of this host\n"), "{server}");
     assert!(server.contains("\nsysctl -w net.ipv4.conf.wlan0.arp_ignore=1\n"), "{server}");
     assert!(server.contains("\nip rule add from 172.31.0.237 lookup "), "{server}");
     assert!(server.contains("\nip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"), "{server}");
     for number in [5, 6] {
         let plan = read_output(&folder, number, "out");
-        assert!(plan.starts_with("# nothing to do: all is right for 172.31.0."), "{plan}");
+        assert!(plan.starts_with("# nothing to do: the setup is complete for 172.31.0."), "{plan}");
     }
     let last = commands.len() - 1;
     assert_eq!(read_output(&folder, last, "out"), "", "no endpoint is left");

@@ -216,7 +216,7 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     }
     let refused_verbs = [
         ("apply", "applying a plan changes this host, which needs root (CAP_NET_ADMIN)"),
-        ("undo", "taking back what was applied changes this host, which needs root (CAP_NET"),
+        ("undo", "undoing the applied plan changes this host, which needs root (CAP_NET"),
         ("classic", "the path manager's events need root (CAP_NET_ADMIN)"),
         ("live", "capturing needs CAP_NET_RAW: run it as root, or in a lab"),
     ];
@@ -229,8 +229,8 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     for verb in ["lines", "json"] {
         let (code, _, err) = verb_output(verb);
         let err = err.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(code == 0 && err.contains("without root (CAP_NET_ADMIN), the path"), "{err}");
-        assert!(err.contains("other users' programs are shown as `user`"), "{err}");
+        assert!(code == 0 && err.contains("without root (CAP_NET_ADMIN), path"), "{err}");
+        assert!(err.contains("programs of other users are shown as `user`"), "{err}");
     }
     let (_, lines, _) = verb_output("lines");
     assert!(lines.contains("user 0 127.0.0.1:") && lines.contains(", 2 subflows"), "{lines}");

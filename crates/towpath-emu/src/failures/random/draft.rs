@@ -263,7 +263,7 @@ impl CaseDraft {
             DrawnServer::Web => "web",
             DrawnServer::Tls => "TLS",
             DrawnServer::Ssh => "SSH",
-            DrawnServer::ClosesOnData => "a server that hangs up",
+            DrawnServer::ClosesOnData => "a server that closes the connection",
         };
         let nats = self.nat.iter().enumerate().filter(|(_, nat)| **nat);
         let nats: Vec<_> = nats.map(|(index, _)| format!(", NAT {}", index + 1)).collect();

@@ -18,7 +18,7 @@ impl Planner<'_> {
         for old in self.own_endpoints() {
             let address = old.address;
             if !self.host.addresses.iter().any(|a| a.local.address() == address) {
-                let reason = format!("{address} is no address of this host");
+                let reason = format!("{address} is not an address of this host");
                 self.add_step(ConfigChange::DeleteEndpoint(old), reason);
                 continue;
             }
@@ -88,13 +88,15 @@ impl Planner<'_> {
             actual.contains(EndpointFlags::SUBFLOW) || actual.contains(EndpointFlags::LAMINAR);
         match self.request.role {
             SetupRole::Client if announces => {
-                return problem("announces its address, which is for servers");
+                return problem("announces its address, which only servers need");
             }
             SetupRole::Client if !opens => return problem("opens no subflow"),
             SetupRole::Server if !announces => {
-                return problem("is not announced, which servers do");
+                return problem("is not announced, which servers need");
             }
-            SetupRole::Server if opens => return problem("opens subflows, which is for clients"),
+            SetupRole::Server if opens => {
+                return problem("opens subflows, which only clients need");
+            }
             SetupRole::Both if !announces || !opens => {
                 return problem("does not both announce its address and open subflows");
             }
@@ -104,9 +106,12 @@ impl Planner<'_> {
         let covers = actual.contains(required) || actual.contains(EndpointFlags::FULLMESH);
         if self.request.role == SetupRole::Client && !covers {
             return if required.contains(EndpointFlags::LAMINAR) {
-                problem("would open a subflow to an address that it cannot reach, or crosswise")
+                problem(
+                    "would open a subflow to an address that it cannot reach, or across networks",
+                )
             } else {
-                let alone = "waits for announced addresses only, but reaches the peer by itself";
+                let alone =
+                    "only waits for announced addresses, although it reaches the peer itself";
                 if self.request.peers.is_empty() { None } else { problem(alone) }
             };
         }
@@ -114,7 +119,7 @@ impl Planner<'_> {
             return None;
         }
         if old.link.is_some() {
-            return problem("is bound to another interface than its address");
+            return problem("is bound to a different interface than its address");
         }
         let candidate = candidate?;
         let targets = self.targets(candidate);

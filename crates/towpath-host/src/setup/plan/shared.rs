@@ -18,7 +18,7 @@ impl Planner<'_> {
             let mut names = [link.name.as_str(), other.name.as_str()];
             names.sort_unstable();
             let reason = format!(
-                "{} are both in {network}: each must answer and ask ARP for its own address only",
+                "{} are both in {network}: each must send and answer ARP for its own address only",
                 names.join(" and ")
             );
             let previous_count = self.plan.steps.len();
@@ -28,7 +28,7 @@ impl Planner<'_> {
                 .extend((self.plan.steps.len() > previous_count).then(|| link.name.clone()));
         }
         for link in changed_links {
-            let reason = "what was learnt of neighbours before may lead to the wrong interface";
+            let reason = "old neighbour entries may point to the wrong interface";
             self.add_step(ConfigChange::ForgetNeighbours { link }, reason.to_owned());
         }
     }

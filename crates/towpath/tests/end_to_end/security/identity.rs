@@ -115,7 +115,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
     let pinned_options = ["-t", "0.3", "--transport", "tcp", "--server-cert", &fingerprint];
     let output = measure(&folder, proxy.port, &pinned_options);
     assert_eq!(output.code, Some(0), "{output}");
-    assert!(output.err.contains("--server-cert puts TLS around tcp"), "{output}");
+    assert!(output.err.contains("--server-cert uses TLS for tcp"), "{output}");
     let conditions = folder.stored("results/live-tcp-1.jsonl.zst").meta.conditions;
     assert!(conditions.contains_key("tls") && conditions.contains_key("tls of control"));
     assert!(conditions["server certificate"].contains("as expected"), "{conditions:?}");
@@ -158,7 +158,7 @@ fn a_server_without_the_pinned_certificate_receives_nothing() {
         let pinned_options = ["-t", "0.2", "--transport", transport, "--server-cert", &wrong_pin];
         let output = measure(&folder, forger.port, &pinned_options);
         assert_eq!(output.code, Some(2), "{output}");
-        assert!(output.err.contains("is not the server that is expected"), "{output}");
+        assert!(output.err.contains("is not the expected server"), "{output}");
     }
     // Not a TLS server: it accepts the first bytes and sends a server's messages.
     let plain_server = Hostile::start(Misbehaviour::Trick(Phase::Connection, Trick::Welcome));
@@ -225,7 +225,7 @@ fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
     let pinned_options = [&test_options[..], &["--server-cert", &fingerprint]].concat();
     let output = measure(&folder, relay_port, &pinned_options);
     assert_eq!(output.code, Some(1), "{output}");
-    assert!(output.err.contains("the server's half of the result is missing"), "{output}");
+    assert!(output.err.contains("the server's results are missing"), "{output}");
     let received = forger.received();
     assert!(received.contains(&"tls".to_owned()), "it was never asked: {received:?}");
     assert!(received.iter().all(|message| message == "tls"), "{received:?}");
@@ -243,7 +243,7 @@ fn a_secret_that_can_be_guessed_is_refused_by_both() {
         ] {
             let output = folder.run(command);
             assert_eq!(output.code, Some(2), "{output}");
-            assert!(output.err.contains("holds no secret"), "{output}");
+            assert!(output.err.contains("does not contain a valid secret"), "{output}");
             assert!(output.err.contains("head -c 24 /dev/urandom | base64"), "{output}");
         }
     }
@@ -259,7 +259,7 @@ fn a_server_without_the_secret_receives_no_plan() {
     let server_without_secret = Hostile::start(Misbehaviour::Report(Arc::from("{}")));
     let output = measure(&folder, server_without_secret.port, &secret_options);
     assert_eq!(output.code, Some(2), "{output}");
-    assert!(output.err.contains("does not ask for the secret"), "{output}");
+    assert!(output.err.contains("does not request the secret"), "{output}");
     let received = server_without_secret.received();
     assert!(!received.contains(&"Plan".to_owned()), "{received:?}");
     let liar = Hostile::start(Misbehaviour::Liar);
@@ -289,7 +289,7 @@ fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
         assert_eq!(output.code, Some(0), "{output}");
         let name = format!("results/live-{transport}-1.jsonl.zst");
         let certificate_note = &folder.stored(&name).meta.conditions["server certificate"];
-        assert!(certificate_note.contains("knows the secret"), "{certificate_note}");
+        assert!(certificate_note.contains("verified with the secret"), "{certificate_note}");
     }
     for connection in proxy.received() {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
@@ -338,7 +338,7 @@ fn wrong_secrets_are_logged_and_get_slower() {
     let (server, port, _) = start_server(&folder, &["--secret-file", "secret.txt"]);
     assert!(matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))));
     let without_tls = refusal_reason(prove(port, SECRET, false));
-    assert!(without_tls.contains("encrypted connection only"), "{without_tls}");
+    assert!(without_tls.contains("requires an encrypted connection"), "{without_tls}");
     let guess = "a guess of a secret of both";
     let replies: Vec<_> = (0..60).map(|_| refusal_reason(prove(port, guess, true))).collect();
     let checked = replies.iter().filter(|reason| reason.contains("is wrong")).count();
@@ -415,7 +415,7 @@ fn doctor_queries_a_server_only_if_it_knows_the_secret() {
     let report = diagnose(secret_port, &["--secret-file", "secret.txt"]);
     assert!(report["checked"].to_string().contains(full_check), "{report}");
     let report = diagnose(secret_port, &[]);
-    assert!(report["not_checked"].to_string().contains("it wants a secret"), "{report}");
+    assert!(report["not_checked"].to_string().contains("it requires a secret"), "{report}");
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn no_reader_accepts_an_oversized_file() {
     for arguments in reader_arguments("large") {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let output = run_refused(&folder, &arguments);
-        let messages = ["more than", "no capture", "not compressed with zstd"];
+        let messages = ["more than", "not a capture", "not compressed with zstd"];
         assert!(messages.iter().any(|message| output.err.contains(message)), "{output}");
     }
 }

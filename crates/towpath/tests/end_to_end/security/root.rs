@@ -324,7 +324,7 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
     assert_eq!(output.code, Some(1), "{output}");
     assert!(output.out.contains("[receive-buffer-too-small]"), "{output}");
     let warning =
-        "   said: by the other host alone, which may be wrong: --fix does nothing about it\n";
+        "   note: reported by the other host only, which may be wrong: --fix ignores it\n";
     assert!(output.out.contains(warning), "{output}");
     assert!(!output.out.contains("fixing: sysctl -w net.ipv4.tcp_rmem"), "{output}");
 }
@@ -404,11 +404,8 @@ fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
     let report = folder.run(&["report", result, "--output", "theirs.html"]);
     assert_eq!(report.code, Some(2), "{report}");
     let message = report.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        message.contains("`theirs.html` is a link that another user has made (4711)"),
-        "{message}"
-    );
-    assert!(message.contains("hint: name the place itself"), "{message}");
+    assert!(message.contains("`theirs.html` is a symlink of another user (4711)"), "{message}");
+    assert!(message.contains("hint: use the real path"), "{message}");
     assert_eq!(read_text(&work.join("victim")), "precious");
 }
 
@@ -430,8 +427,8 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
     for (kind, refusal) in [
         (":", None),
         ("mkdir -m 755 $place", None),
-        ("ln -s $TMPDIR/elsewhere $place", Some("is a link, expected a folder")),
-        ("mkdir $place; chmod 777 $place", Some("others may write to")),
+        ("ln -s $TMPDIR/elsewhere $place", Some("is a symlink, expected a folder")),
+        ("mkdir $place; chmod 777 $place", Some("other users can write to")),
         ("mv theirs $place", Some("belongs to another user")),
     ] {
         if kind.contains("theirs") {
@@ -479,7 +476,7 @@ fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
     assert_eq!(output.out, "CapEff:\t0000000000003cfb\n", "{output}");
     let message = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        message.contains("the program is root of this machine, with the capabilities alone"),
+        message.contains("the program runs as root of this machine, with only the capabilities"),
         "{output}"
     );
     // A user namespace has no privilege to drop.
