@@ -514,7 +514,7 @@ fn make_room(
     });
     let (_, _, token) = idle.min().ok_or_else(busy_error)?;
     let Some(test) = tests.get(&token) else { return Err(busy_error()) };
-    test.end_early("its place was needed by somebody who had none, and it did nothing");
+    test.end_early("the test was idle, and another client needed its slot");
     if matches!(&*test.lock(), TestState::Running(_)) {
         return Ok(AdmissionResult::Pending);
     }

@@ -92,7 +92,7 @@ impl fmt::Debug for Identity {
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// The input has no certificate.
-    #[error("there is no certificate in it")]
+    #[error("it contains no certificate")]
     NoCertificate,
     /// The certificate is not valid PEM.
     #[error("the certificate cannot be read: {0}")]

@@ -86,7 +86,8 @@ impl Scenario {
     }
 }
 
-fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
+/// Refuses a scenario file of more than 1 MiB. Call it before the file is read.
+pub fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
     if bytes <= MAX_FILE_BYTES {
         return Ok(());
     }

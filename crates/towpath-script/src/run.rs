@@ -153,7 +153,7 @@ impl ScriptRunner<'_> {
         match self.unmatched.front() {
             None => Ok(()),
             Some(packet) => Err(format!(
-                "nobody expected `{}`",
+                "unexpected packet `{}`",
                 self.peer.describe(packet.subflow, &packet.segment)
             )),
         }

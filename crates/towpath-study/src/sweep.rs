@@ -73,7 +73,7 @@ pub enum SweepError {
     #[error("`{path}`: {why}", path = .0.display(), why = .1)]
     File(PathBuf, #[source] io::Error),
     /// A file of the sweep has invalid content.
-    #[error("`{path}` is no part of a sweep: {why}", path = .0.display(), why = .1)]
+    #[error("`{path}` is not a part of a sweep: {why}", path = .0.display(), why = .1)]
     Table(PathBuf, #[source] TableError),
 }
 

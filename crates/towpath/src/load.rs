@@ -83,6 +83,8 @@ fn read(
         if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
     let path = Path::new(name);
     if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
+        let file_bytes = path.metadata().map_or(0, |metadata| metadata.len());
+        towpath_scenario::check_size(name, usize::try_from(file_bytes).unwrap_or(usize::MAX))?;
         let bytes = ReadBudget::new(DEFAULT_TEXT_LIMIT).and_then(|budget| budget.read(path));
         let bytes = bytes.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
         let siblings = input::sibling_files(path.parent().unwrap_or(Path::new("")));

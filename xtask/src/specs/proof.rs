@@ -17,7 +17,7 @@ pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static s
         }
         let attribute_lines: Vec<&str> = attributes(code, number);
         if !attribute_lines.iter().any(|line| line.contains("#[test]")) {
-            problem = "the function is no test, expected `#[test]`";
+            problem = "the function is not a test, expected `#[test]`";
         } else if attribute_lines.iter().any(|line| line.contains("#[ignore")) {
             problem = "the test is ignored, expected one that runs";
         } else {

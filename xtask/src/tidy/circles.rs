@@ -1,7 +1,7 @@
 //! Import circles: modules of one crate that use each other.
 //!
 //! A *topic* is a module in the root of a crate, with all that is below it. The crate's root itself
-//! is a topic as well if it defines something. Whoever changes one topic of a circle must know all
+//! is a topic as well if it defines something. A change of one topic of a circle requires knowledge of all
 //! of them, and none can become a crate of its own.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "the enums of syn are non-exhaustive")]

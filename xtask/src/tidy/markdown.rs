@@ -25,15 +25,16 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Lint
         }
         for folder in MACHINE_PATHS.iter().filter(|folder| has_path(line, folder)) {
             let text =
-                format!("`{folder}` of somebody's machine, expected a path in the repository");
+                format!("`{folder}` of a developer's machine, expected a path in the repository");
             findings.push(LintFinding::error(path, number, text));
         }
     }
     for (number, line) in prose(text) {
         for attack_test in attack_tests(line).filter(|attack_test| !exists(attack_test, repository))
         {
-            let text =
-                format!("`{attack_test}` is no test, expected one of those in `{ATTACK_TEST_DIR}`");
+            let text = format!(
+                "`{attack_test}` is not a test, expected one of those in `{ATTACK_TEST_DIR}`"
+            );
             findings.push(LintFinding::error(path, number, text));
         }
         for target in links(&without_code(line)) {
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(findings("see\n`/home/x/y`").len(), 1);
         assert_eq!(
             findings("/root/x"),
-            ["docs/x.md:1: `/root/` of somebody's machine, expected a \
+            ["docs/x.md:1: `/root/` of a developer's machine, expected a \
                                           path in the repository"]
         );
         assert_eq!(findings("https://example.org/work/x and ./home/x"), [""; 0]);

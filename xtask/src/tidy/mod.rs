@@ -14,6 +14,7 @@ mod manifest;
 mod markdown;
 mod names;
 mod scan;
+mod sentences;
 mod source;
 mod wording;
 
@@ -91,6 +92,7 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
     findings.extend(identifiers::repeated_types(sources));
     findings.extend(architecture::check(repository));
     findings.extend(circles::check(repository));
+    findings.extend(sentences::check(repository));
     findings.extend(specs::check(repository));
     findings
 }

@@ -364,5 +364,5 @@ impl HostUnderTest for Kernel {
 }
 
 fn parse_number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("`{value}` is no number"))
+    value.parse().map_err(|_| format!("`{value}` is not a number"))
 }

@@ -87,9 +87,9 @@ impl StateError {
                 Some(unsafe_path_hint(source).unwrap_or_else(folder_hint))
             }
             Self::Read { source, .. } => unsafe_path_hint(source),
-            Self::Foreign { .. } => {
-                Some("look at it, and remove it if nobody needs it; nothing was changed".to_owned())
-            }
+            Self::Foreign { .. } => Some(
+                "nothing was changed; inspect the file, and rename it if it is obsolete".to_owned(),
+            ),
             Self::NoFolder => Some(folder_hint()),
         }
     }

@@ -13,7 +13,7 @@ const MAX_SUGGESTIONS: usize = 6;
 /// Returns the values of `root` that `key` matches; at least one.
 pub(super) fn targets(root: &DeTable<'_>, key: &str) -> Result<Vec<SetTarget>, ChangeError> {
     let segments = segments(key).ok_or_else(|| {
-        let message = format!("`{key}` is no key of a scenario");
+        let message = format!("`{key}` is not a key of a scenario");
         ChangeError::new(message, "write it with points between the names: `paths.wifi.delay`")
     })?;
     let mut search = Search { root, key, targets: Vec::new() };
@@ -331,7 +331,7 @@ impl<'a> Search<'a> {
 
     /// Returns the error for a name that is not a key at this point.
     fn unknown_key_error(&self, name: &str) -> ChangeError {
-        let message = format!("`{}` is no key of this scenario", self.key);
+        let message = format!("`{}` is not a key of this scenario", self.key);
         let similar = similar_keys(&keys_of(self.root), self.key, name);
         let hint = if similar.is_empty() {
             "`towpath schema scenario-keys` lists all keys".to_owned()

@@ -120,7 +120,7 @@ fn pattern_name(kind: PatternKind) -> &'static str {
 fn pattern_kind(value: &Value<'_>) -> Option<PatternKind> {
     if value.as_str() == Some("load") {
         value.fail_with_hint(
-            "`load` is no pattern of its own".to_owned(),
+            "`load` is not a pattern of its own".to_owned(),
             "expected the pattern that is to run beside a load",
             "add `load = \"down\"` to a flow with the pattern `interactive`, for example",
         );
@@ -362,7 +362,7 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
         }
         let Some((direction, request)) = parse_message(line) else {
             let expected = "expected time, direction, request and reply: `1.5 s up 2000 B 750 B`";
-            value.fail(format!("{} is no message", quote(line)), expected);
+            value.fail(format!("{} is not a message", quote(line)), expected);
             return None;
         };
         if direction == DataDirection::Down { down.push(request) } else { up.push(request) }
@@ -371,7 +371,7 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
     down.sort_by_key(|request| request.at);
     let direction = match (up.as_slice(), down.as_slice()) {
         ([], []) => {
-            value.fail("there is no message to send", "expected at least one");
+            value.fail("the file has no message to send", "expected at least one");
             return None;
         }
         (_, []) => DataDirection::Up,

@@ -99,7 +99,7 @@ fn parse_route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, 
             "peer" => route.peer = words.number("a path")?,
             "port" => route.port = words.number("a port")?,
             "by" => route.by_peer = words.expect_word("`peer` or `host`")? == "peer",
-            _ => return Err(format!("`{word}` is no part of a route")),
+            _ => return Err(format!("`{word}` is not a part of a route")),
         }
     }
     Ok(route)
@@ -149,7 +149,7 @@ fn parse_time_window(word: &str) -> Result<TimeWindow, String> {
 }
 
 fn parse_time(word: &str) -> Result<Duration, String> {
-    let invalid = || format!("`{word}` is no time, expected such as `200ms` or `1.5s`");
+    let invalid = || format!("`{word}` is not a time, expected such as `200ms` or `1.5s`");
     let (digits, unit) = match word.strip_suffix("ms") {
         Some(digits) => (digits, 1e-3),
         None => (word.strip_suffix('s').ok_or_else(invalid)?, 1.0),
@@ -189,7 +189,7 @@ fn parse_action(script: &Script, words: &mut TokenReader<'_>) -> Result<StepActi
 fn parse_subflow_number(number: &str) -> Result<usize, String> {
     match number {
         "" => Ok(0),
-        _ => number.parse().map_err(|_| format!("`{number}` is no subflow's number")),
+        _ => number.parse().map_err(|_| format!("`{number}` is not a subflow's number")),
     }
 }
 
@@ -208,7 +208,7 @@ fn parse_icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {
         "too-big" => IcmpError::TooBig(words.number("an MTU")?),
         "unreachable" => IcmpError::Unreachable,
         "refused" => IcmpError::Refused,
-        _ => return Err(format!("`{word}` is no ICMP error")),
+        _ => return Err(format!("`{word}` is not an ICMP error")),
     };
     let mut seq = None;
     if words.peek() == Some("seq") {
@@ -234,7 +234,7 @@ fn parse_call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Resu
             let path = words.number("a path")?;
             Call::AddEndpoint(path, parse_endpoint_flags(words)?)
         }
-        _ => return Err(format!("`{word}` is no step")),
+        _ => return Err(format!("`{word}` is not a step")),
     })
 }
 
@@ -247,7 +247,7 @@ fn parse_endpoint_flags(words: &mut TokenReader<'_>) -> Result<EndpointUse, Stri
             "signal" => usage.signal = true,
             "backup" => usage.backup = true,
             "fullmesh" => usage.fullmesh = true,
-            _ => return Err(format!("`{word}` is no flag of an endpoint")),
+            _ => return Err(format!("`{word}` is not a flag of an endpoint")),
         }
         let _ = words.next();
     }
@@ -277,9 +277,9 @@ fn parse_outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
             Some("timeout") => Some(FailureReason::TimedOut),
             Some("unreachable") => Some(FailureReason::Unreachable),
             Some("closed") => Some(FailureReason::Closed),
-            Some(word) => return Err(format!("`{word}` is no reason")),
+            Some(word) => return Err(format!("`{word}` is not a reason")),
         }),
-        _ => CallOutcome::Bytes(word.parse().map_err(|_| format!("`{word}` is no outcome"))?),
+        _ => CallOutcome::Bytes(word.parse().map_err(|_| format!("`{word}` is not an outcome"))?),
     })
 }
 

@@ -36,7 +36,7 @@ pub(super) fn parse_option(text: &str) -> Result<OptionPattern, String> {
         "mp_fastclose" => OptionPattern::FastClose { valid: words.next() != Some("bad") },
         "mp_tcprst" => parse_reset(words)?,
         "raw" => OptionPattern::Raw(parse_bytes(words)?),
-        _ => return Err(format!("`{name}` is no option")),
+        _ => return Err(format!("`{name}` is not an option")),
     };
     match words.next() {
         None => Ok(option),
@@ -48,7 +48,7 @@ pub(super) fn parse_option(text: &str) -> Result<OptionPattern, String> {
 fn parse_number<T: std::str::FromStr>(words: &mut TokenReader<'_>) -> Result<Option<T>, String> {
     match words.next() {
         None | Some("*") => Ok(None),
-        Some(word) => word.parse().map(Some).map_err(|_| format!("`{word}` is no number")),
+        Some(word) => word.parse().map(Some).map_err(|_| format!("`{word}` is not a number")),
     }
 }
 
@@ -68,9 +68,9 @@ fn parse_timestamps(words: &mut TokenReader<'_>) -> Result<TimestampPattern, Str
         None | Some("*") => None,
         Some(word) => Some(match word.strip_prefix('-') {
             Some(difference) => {
-                TsEcho::Older(difference.parse().map_err(|_| format!("`{word}` is no number"))?)
+                TsEcho::Older(difference.parse().map_err(|_| format!("`{word}` is not a number"))?)
             }
-            None => TsEcho::Number(word.parse().map_err(|_| format!("`{word}` is no number"))?),
+            None => TsEcho::Number(word.parse().map_err(|_| format!("`{word}` is not a number"))?),
         }),
     };
     Ok(TimestampPattern { value, echo })
@@ -172,7 +172,9 @@ fn parse_add_address(words: &mut TokenReader<'_>) -> Result<AddAddressPattern, S
     let word = words.expect_word("an address")?;
     let (address, port) = match word.parse::<SocketAddr>() {
         Ok(socket_address) => (socket_address.ip(), Some(socket_address.port())),
-        Err(_) => (word.parse::<IpAddr>().map_err(|_| format!("`{word}` is no address"))?, None),
+        Err(_) => {
+            (word.parse::<IpAddr>().map_err(|_| format!("`{word}` is not an address"))?, None)
+        }
     };
     let mut pattern = AddAddressPattern { address_id: 0, address, port, echo: false, valid: true };
     while let Some(word) = words.next() {
@@ -193,7 +195,7 @@ fn parse_reset(words: &mut TokenReader<'_>) -> Result<OptionPattern, String> {
             "transient" => transient = Some(true),
             "final" => transient = Some(false),
             "*" => {}
-            _ => reason = Some(word.parse().map_err(|_| format!("`{word}` is no reason"))?),
+            _ => reason = Some(word.parse().map_err(|_| format!("`{word}` is not a reason"))?),
         }
     }
     Ok(OptionPattern::Reset { reason, transient })
@@ -203,7 +205,7 @@ fn parse_reset(words: &mut TokenReader<'_>) -> Result<OptionPattern, String> {
 fn parse_bytes(words: &mut TokenReader<'_>) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(word) = words.next() {
-        bytes.push(u8::from_str_radix(word, 16).map_err(|_| format!("`{word}` is no byte"))?);
+        bytes.push(u8::from_str_radix(word, 16).map_err(|_| format!("`{word}` is not a byte"))?);
     }
     Ok(bytes)
 }

@@ -92,13 +92,13 @@ fn read_brackets(start: &str, words: &mut TokenReader<'_>) -> Result<String, Str
 
 /// Parses a relative sequence number, which may be negative.
 pub(super) fn parse_relative(word: &str) -> Result<u32, String> {
-    let number: i64 = word.parse().map_err(|_| format!("`{word}` is no number"))?;
+    let number: i64 = word.parse().map_err(|_| format!("`{word}` is not a number"))?;
     Ok(number as u32)
 }
 
 /// Parses a range: `*`, `7`, `3..9`, `3..` or `..9`.
 fn parse_range(word: &str) -> Result<NumberRange, String> {
-    let parse = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
+    let parse = |text: &str| text.parse().map_err(|_| format!("`{word}` is not a number or range"));
     match word.split_once("..") {
         _ if word == "*" => Ok(NumberRange::ANY),
         Some((min, max)) => Ok(NumberRange {
@@ -123,6 +123,6 @@ fn parse_option_name(word: &str) -> Result<OptionName, String> {
         "add_addr" => OptionName::AddAddress,
         "mp_fail" => OptionName::Fail,
         "mp_fastclose" => OptionName::FastClose,
-        _ => return Err(format!("`{word}` is no option")),
+        _ => return Err(format!("`{word}` is not an option")),
     })
 }

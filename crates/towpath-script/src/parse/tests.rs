@@ -59,12 +59,12 @@ fn a_difference_has_a_host_kind_and_a_name() {
 fn invalid_script_lines_are_reported_with_their_number() {
     assert_eq!(parse_error("section: rfc1 1\n"), "line 1: no `title:`");
     for (text, expected) in [
-        ("> SYM", "line 4: `SYM` is no number"),
-        ("+3 > SYN", "line 4: `3` is no time"),
+        ("> SYM", "line 4: `SYM` is not a number"),
+        ("+3 > SYN", "line 4: `3` is not a time"),
         ("< <mss 1460", "line 4: expected `>`"),
-        ("read -> x", "line 4: `x` is no outcome"),
+        ("read -> x", "line 4: `x` is not an outcome"),
         ("close now", "line 4: `now` was not expected"),
-        ("+1s fly", "line 4: `fly` is no step"),
+        ("+1s fly", "line 4: `fly` is not a step"),
     ] {
         let error = parse_error(&format!("{HEAD}{text}"));
         assert!(error.starts_with(expected), "{error}");

@@ -73,7 +73,7 @@ fn point(line: &str, has_panel_column: bool, plan: &Plan) -> Result<PublishedPoi
         format!("there are {found} cells, expected {expected}")
     })?;
     if units::quantity(&y).is_err() {
-        return Err(format!("`{y}` is no number, expected one, with its unit or the axis'"));
+        return Err(format!("`{y}` is not a number, expected one, with its unit or the axis'"));
     }
     if source_place.trim().is_empty() {
         return Err("it is not said where the source gives this".to_owned());

@@ -271,7 +271,7 @@ fn a_wrong_table_of_points_is_reported_with_its_line() {
     );
     assert_eq!(
         error_of("variant,x,y,where\n\nTCP,1,fast,p\n"),
-        "line 3: `fast` is no number, expected one, with its unit or the axis'"
+        "line 3: `fast` is not a number, expected one, with its unit or the axis'"
     );
     assert_eq!(error_of("variant,x,y,where\nTCP,1,2\n"), "line 2: there are 3 cells, expected 4");
     assert_eq!(

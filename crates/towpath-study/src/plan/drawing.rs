@@ -152,7 +152,7 @@ pub(super) static FIGURE: TableSchema = TableSchema {
 static LINE: TableSchema = TableSchema {
     noun: "a line",
     heading: "[[figures.lines]]",
-    doc: "A horizontal line: what somebody claims, or what links can carry.",
+    doc: "Horizontal line, such as a claimed value or the capacity of the links.",
     key_groups: &[&[
         key("at", Text, Required, "Where, such as `10 Mbit/s`"),
         key("text", Text, Required, "What it means, in a few words"),

@@ -206,7 +206,7 @@ fn scenario_of(value: &Value<'_>, load: FileLoader<'_>) -> Option<(String, Table
 fn worlds(value: &Value<'_>) -> Option<Vec<World>> {
     let list = value.list("expected a list of worlds: `[\"sim\", \"emu\"]`")?;
     if list.is_empty() {
-        value.fail("there is no world in it", "expected `sim`, `emu` or both");
+        value.fail("the list has no world", "expected `sim`, `emu` or both");
     }
     list.iter().map(|value| value.word(&WORLDS)).collect()
 }

@@ -192,7 +192,10 @@ fn check_reports_open_and_blocked_transports() {
     drop(socket);
     let output = folder.run(&["check", "127.0.0.1", "-p", &port]);
     let table = "the server does not offer QUIC on this port";
-    assert!(output.out.contains(table) && output.out.contains("nobody listens there"), "{output}");
+    assert!(
+        output.out.contains(table) && output.out.contains("no program listens there"),
+        "{output}"
+    );
     let output = measure(&folder, &port, &["-t", "0.3", "-q"]);
     assert_eq!(output.code, Some(0), "TCP is served all the same: {output}");
 }

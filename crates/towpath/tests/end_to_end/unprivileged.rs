@@ -244,7 +244,7 @@ fn host_subcommands_work_unprivileged_or_name_what_they_need() {
         let (code, out, err) = verb_output(verb);
         assert!(code < 2 && !out.is_empty(), "{verb}: {code}\n{out}{err}");
         let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
-        let names_check = out.contains("which hop drops or strips packets");
-        assert!(names_check && out.contains("needs root beside --connect"), "{verb}: {out}");
+        let names_check = out.contains("the hop that drops or strips packets");
+        assert!(names_check && out.contains("needs root and --connect"), "{verb}: {out}");
     }
 }

@@ -263,7 +263,7 @@ fn inject_server(variant: usize, draft: &mut CaseDraft) -> bool {
         }
         6 if is_echo && draft.claim(&["listener"]) => {
             draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Nothing));
-            let description = "nobody listens".to_owned();
+            let description = "no program listens".to_owned();
             draft.add_fault("remote-refused", Evidence::Handshake, description)
         }
         7 if !draft.announces && draft.claim(&["server's endpoints"]) => {

@@ -144,7 +144,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
     let output = measure(&folder, proxy.port, &with_skip_copy);
     assert_eq!(output.code, Some(2), "{output}");
     assert!(
-        output.err.contains("cannot go through TLS") && output.err.contains("hint:"),
+        output.err.contains("excludes --skip-rx-copy") && output.err.contains("hint:"),
         "{output}"
     );
 }
