@@ -20,7 +20,9 @@ struct LongSentence {
 
 /// Checks all documents: more long sentences than [`MAX_LONG_SENTENCES`] are errors.
 pub(super) fn check(repository: &Repository) -> Vec<LintFinding> {
-    let documents = repository.paths().filter(|path| path.ends_with(".md"));
+    let is_document =
+        |path: &&str| path.rsplit_once('.').is_some_and(|(_, extension)| extension == "md");
+    let documents = repository.paths().filter(is_document);
     let texts = documents.filter_map(|path| Some((path, repository.text(path)?)));
     let sentences: Vec<_> = texts
         .flat_map(|(path, text)| long_sentences(text).into_iter().map(move |long| (path, long)))
