@@ -205,7 +205,7 @@ pub fn verdict(verdicts: &[ClaimVerdict]) -> String {
         _ => format!("{holds} of {checked} claims hold, {fails} do not"),
     };
     match unexpected {
-        0 if fails > 0 => format!("{text}, for a reason that is known"),
+        0 if fails > 0 => format!("{text}, for a known reason"),
         0 => text,
         _ => format!("{text}; {} came out otherwise than expected", claims_text(unexpected)),
     }
@@ -306,7 +306,7 @@ mod tests {
         let two_of_three = [held(), held(), unchecked()];
         assert_eq!(verdict(&two_of_three), "all 2 claims of 3 that were checked hold");
         assert_eq!(verdict(&two_of_three[1..]), "the one claim of 2 that was checked holds");
-        let known_deviation = "1 of 2 claims hold, 1 does not, for a reason that is known";
+        let known_deviation = "1 of 2 claims hold, 1 does not, for a known reason";
         assert_eq!(verdict_of(&[(Holds, Holds), (Fails, Fails)]), known_deviation);
         let surprise = "none of 2 claims holds; 1 claim came out otherwise than expected";
         assert_eq!(verdict_of(&[(Fails, Holds), (Fails, Fails)]), surprise);

@@ -41,6 +41,7 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     findings.extend(manifest::check(&metadata, &repository));
     findings.extend(foreign_systems::check(root)?);
     findings.extend(check_graph(root, &metadata));
+    findings.extend(sentences::check(&repository));
     findings.sort();
     for finding in &findings {
         writeln!(out, "{finding}")?;
@@ -92,7 +93,6 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
     findings.extend(identifiers::repeated_types(sources));
     findings.extend(architecture::check(repository));
     findings.extend(circles::check(repository));
-    findings.extend(sentences::check(repository));
     findings.extend(specs::check(repository));
     findings
 }

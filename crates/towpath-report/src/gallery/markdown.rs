@@ -16,24 +16,25 @@ pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
         (
             format!(" --world {worlds}"),
             "in both worlds",
-            ";\nmarkers with a dot in the middle, and pale bars, ran over the real kernel",
+            ". Markers with a dot, and pale bars, are runs\nover the real kernel",
         )
     } else {
-        (String::new(), "repeated", "")
+        (String::new(), "reproduced", "")
     };
     let mut out = format!(
         "# Published figures, {title}\n\n\
-        Made by `towpath reproduce all{option}{thin_option} --docs docs/reference`; do not edit. Each figure stands with what its \
-        source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
-        that somebody else gives: the text of the source,\nor whom the legend names{ring_note}. [reproduce.md](reproduce.md) says how to repeat them, \
-        and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
+        *For readers who want to check a published result. Assumes [reading results](../reading-results.md). See also \
+        [reproduce](../guides/reproduce.md).*\n\n\
+        Made by `towpath reproduce all{option}{thin_option} --docs docs/reference`; do not edit. Each figure is shown with the \
+        claims of its\nsource and the result of our runs. Filled markers are our runs; hollow markers are points from the text \
+        of the source, or from\nthe person named in the legend{ring_note}.\n\n| figure | claims | verdict |\n|---|---|---|\n"
     );
     for entry in entries {
         let count = |holds| entry.claims.iter().filter(|claim| claim.holds == holds).count();
         let (held, unchecked) = (count(Some(true)), count(None));
         let unchecked = match unchecked {
             0 => String::new(),
-            _ if entry.quick => format!(", {unchecked} not checked with so few runs"),
+            _ if entry.quick => format!(", {unchecked} not checked with these few runs"),
             _ => format!(", {unchecked} not checked"),
         };
         // Writing to a `String` cannot fail.

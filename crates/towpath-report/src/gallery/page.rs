@@ -18,10 +18,10 @@ const STYLE: &str = concat!(include_str!("../style.css"), include_str!("gallery.
 pub fn page(entries: &[GalleryEntry]) -> String {
     let mut out = head("Published figures, reproduced", STYLE, None);
     out.push_str(
-        "<header><h1>Published figures, reproduced</h1><p class=\"lead\">Each figure with what its \
-         source claims, and what our runs say to it. Filled markers are ours, simulated or alone; \
-         those with a dot in the middle, and pale bars, ran over real kernels; hollow ones are \
-         points of others: the source, or a model that the legend names.</p></header><main>",
+        "<header><h1>Published figures, reproduced</h1><p class=\"lead\">Each figure with the \
+         claims of its source and the result of our runs. Filled markers are our simulated runs. \
+         Markers with a dot, and pale bars, are runs over real kernels. Hollow markers are points \
+         from the source, or from the model named in the legend.</p></header><main>",
     );
     summary(&mut out, entries);
     for entry in entries {

@@ -119,7 +119,7 @@ fn the_document_has_a_row_for_each_claim() {
     );
     assert!(text.contains("*because of this* |"), "{text}");
     assert!(
-        text.contains("| 1 of 3 hold, 1 not checked with so few runs | 1 of 2 claims hold |"),
+        text.contains("| 1 of 3 hold, 1 not checked with these few runs | 1 of 2 claims hold |"),
         "{text}"
     );
 }
