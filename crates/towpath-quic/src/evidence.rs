@@ -44,9 +44,9 @@ impl PathNotice {
             Self::Switched { backup, reason, .. } => {
                 format!("{}: {reason}", if *backup { "is a backup now" } else { "is used now" })
             }
-            Self::Migrated { local } => format!("path 0 goes on from {local}"),
+            Self::Migrated { local } => format!("path 0 continues from {local}"),
             Self::SinglePath => {
-                format!("the peer does not speak {MULTIPATH_DRAFT}: one path only")
+                format!("the peer does not support {MULTIPATH_DRAFT}: one path only")
             }
         };
         match (self.path(), name) {
@@ -119,7 +119,7 @@ pub fn multipath_evidence(hosts: &[HostEvidence<'_>]) -> MultipathEvidence {
             if let Some(count) = (host_evidence.count)(name) {
                 let host = host_evidence.host;
                 let plural = if count == 1 { "" } else { "s" };
-                evidence.push(format!("{count} path{plural} beside the first {event} on {host}"));
+                evidence.push(format!("{count} more path{plural} {event} on {host}"));
             }
         }
     }
@@ -139,8 +139,7 @@ pub type WarningText = (String, &'static str);
 
 /// Returns the caveat of every result over Multipath QUIC: no selectable scheduler.
 pub fn no_scheduler() -> WarningText {
-    let text = "Multipath QUIC has no scheduler to choose, and repeats data on another path only \
-                when the old path is given up";
+    let text = "Multipath QUIC has no selectable scheduler, and reinjects data on another path only after the old path is abandoned";
     let hint = "docs/explanation/quic.md says what the library does; compare failover times with that in mind";
     (text.to_owned(), hint)
 }

@@ -110,9 +110,9 @@ pub enum AbandonReason {
 impl fmt::Display for AbandonReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Silent(span) => write!(f, "nothing was heard for {} ms", span.as_millis()),
+            Self::Silent(span) => write!(f, "no packet received for {} ms", span.as_millis()),
             Self::AddressGone => f.write_str("its address is gone"),
-            Self::Peer => f.write_str("the peer gave it up"),
+            Self::Peer => f.write_str("the peer abandoned it"),
             Self::Library => f.write_str("it did not work"),
         }
     }
@@ -158,13 +158,13 @@ impl SwitchReason {
 impl fmt::Display for SwitchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout => f.write_str("a timeout of the primary has run out"),
+            Self::Timeout => f.write_str("a timeout of the primary path expired"),
             Self::DataInFlight(span) => {
                 write!(f, "data is unacknowledged for {} ms", span.as_millis())
             }
-            Self::SlowRoundTrip(rtt) => write!(f, "its round trips take {} ms", rtt.as_millis()),
+            Self::SlowRoundTrip(rtt) => write!(f, "its round-trip time is {} ms", rtt.as_millis()),
             Self::LongTimeout(rto) => write!(f, "its timeout is {} ms", rto.as_millis()),
-            Self::Silent(span) => write!(f, "nothing was heard for {} ms", span.as_millis()),
+            Self::Silent(span) => write!(f, "no packet received for {} ms", span.as_millis()),
             Self::NothingElse => f.write_str("no better path works"),
             Self::Recovered => f.write_str("the better path works again"),
             Self::Peer => f.write_str("the peer asks for it"),

@@ -103,7 +103,7 @@ impl DecisionLog {
         }
         for ((cause, number), bytes) in std::mem::take(&mut self.reinjected) {
             let text = format!(
-                "{} again on {}: {}",
+                "{} reinjected on {}: {}",
                 format::bytes(bytes),
                 subflow_name(&number),
                 cause.text()
@@ -116,7 +116,7 @@ impl DecisionLog {
         }
         for (number, times) in std::mem::take(&mut self.penalised) {
             let text = format!(
-                "{} slowed down, {times} ×: it blocked the window (M2)",
+                "{} penalised {times} ×: it blocked the receive window (M2)",
                 subflow_name(&number)
             );
             let amount = ("times", u128::from(times));
@@ -140,7 +140,8 @@ impl WindowBlocked {
     pub fn event(self, zero: Instant) -> Event {
         let span = self.until.saturating_since(self.since);
         let start_text = format::seconds(self.since.saturating_since(zero));
-        let text = format!("the window was full for {}, from {start_text} on", format::time(span));
+        let text =
+            format!("the receive window was full for {}, from {start_text} on", format::time(span));
         let mut window_event =
             event(EventKind::Window, None, text, ("blocked_ns", span.as_nanos()));
         window_event.t_ns = self.until.saturating_since(zero).as_nanos() as u64;
@@ -223,8 +224,8 @@ mod tests {
             texts,
             [
                 "2 switches between subflows, after 2.00 kB on average",
-                "2.80 kB again on cellular: it blocked the window (M1)",
-                "wifi slowed down, 1 ×: it blocked the window (M2)",
+                "2.80 kB reinjected on cellular: it blocked the window (M1)",
+                "wifi penalised 1 ×: it blocked the receive window (M2)",
             ]
         );
         assert_eq!(events[0].detail["because rto"], "1");

@@ -10,22 +10,16 @@ use crate::decisions::StackTotals;
 pub const FALLBACKS: [(&str, &str); 8] = [
     (
         "MPCapableSYNTXDisabled",
-        "the kernel has switched Multipath TCP off for a while, because \
-     earlier attempts got no answer (net.mptcp.blackhole_timeout)",
+        "the kernel disabled Multipath TCP for a while, because earlier attempts got no reply (net.mptcp.blackhole_timeout)",
     ),
-    (
-        "MPCapableSYNTXDrop",
-        "the SYN with the Multipath TCP option got no answer, the plain one did",
-    ),
+    ("MPCapableSYNTXDrop", "the SYN with the Multipath TCP option got no reply, the plain SYN did"),
     (
         "MPCapableFallbackSYNACK",
-        "the answer to the SYN did not speak Multipath TCP: a plain listener, \
-     or a middlebox that removes the option",
+        "the SYN/ACK had no Multipath TCP option: a plain listener, or a middlebox that removes the option",
     ),
     (
         "MPCapableFallbackACK",
-        "the third packet of the handshake did not speak Multipath TCP: a \
-     middlebox removes the option",
+        "the third packet of the handshake had no Multipath TCP option: a middlebox removes it",
     ),
     ("MPCapableDataFallback", "the option was removed from data packets"),
     ("MD5SigFallback", "TCP MD5 signatures exclude Multipath TCP"),
@@ -59,7 +53,7 @@ pub fn multipath_use(transport: Transport, totals: &Totals, counters: &[Counter]
     if requested {
         let connections = totals.multipath + totals.single;
         evidence.push(format!(
-            "{} of {} reported Multipath TCP without fallback on both ends",
+            "{} of {} reported Multipath TCP without fallback on both hosts",
             totals.multipath,
             format::count(connections as u64, "connection")
         ));
@@ -111,7 +105,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
         return reason.clone();
     }
     FALLBACKS.iter().find(|(name, _)| has_grown(name)).map_or_else(
-        || "the connection fell back to TCP, and no counter of the kernel says why".to_owned(),
+        || "the connection fell back to TCP, and no kernel counter shows the cause".to_owned(),
         |(name, meaning)| format!("{meaning} (counter {name})"),
     )
 }

@@ -283,7 +283,7 @@ impl TrialBuilder<'_> {
 
     fn hystart(&self) -> Trial {
         let line = "profile-switches = { hystart = false, linux-hystart = false }";
-        self.all_hosts_trial("slow start to the end".to_owned(), line, |host| {
+        self.all_hosts_trial("slow start without HyStart".to_owned(), line, |host| {
             host.stack.switches.hystart = Some(false);
             host.stack.switches.linux_hystart = Some(false);
         })

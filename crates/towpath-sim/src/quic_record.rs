@@ -109,8 +109,8 @@ pub(crate) fn quic_warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
         }
     }
     if !simulation.scenario.middleboxes.is_empty() {
-        let text = "middleboxes let QUIC's packets pass as they are".to_owned();
-        warn((text, "they stand in the way of TCP only"));
+        let text = "middleboxes do not change QUIC packets".to_owned();
+        warn((text, "middleboxes affect TCP only"));
     }
     for (index, flow) in quic_flows {
         let opener = simulation.hosts.get(flow.from);

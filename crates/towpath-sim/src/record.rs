@@ -536,10 +536,10 @@ fn state_text(state: TcpState) -> &'static str {
 
 fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
-        CloseReason::Finished => "both sides were done",
+        CloseReason::Finished => "both hosts closed it",
         CloseReason::Reset => "the peer reset it",
         CloseReason::Refused => "the peer refused it",
-        CloseReason::TimedOut => "no answer for too long",
+        CloseReason::TimedOut => "timeout without a reply",
         CloseReason::Aborted => "reset by this host",
         CloseReason::Unreachable => "the peer cannot be reached",
     }

@@ -291,7 +291,7 @@ fn multipath_use(
     let (mptcp_streams, streams) =
         (mptcp_streams.count(), simulation.streams.iter().filter(should_use_mptcp).count());
     let mut evidence = vec![format!(
-        "{mptcp_streams} of {} spoke Multipath TCP without fallback on both ends",
+        "{mptcp_streams} of {} used Multipath TCP without fallback on both hosts",
         format::count(streams as u64, "connection")
     )];
     evidence.extend(
@@ -319,7 +319,7 @@ fn multipath_use(
             })
         });
         fallback.map_or_else(
-            || "a connection did not live long enough to speak Multipath TCP".to_owned(),
+            || "a connection was too short for Multipath TCP".to_owned(),
             |(host, reason)| format!("{reason} (seen by {host})"),
         )
     };
@@ -340,12 +340,11 @@ fn warnings(simulation: &Simulation<'_>) -> Vec<Warning> {
             let name = simulation.hosts.get(end.host).map_or("?", |host| host.name.as_str());
             warnings.push(Warning {
                 text: format!(
-                    "flow {}: `{name}` read something else than was sent, from byte {offset} on",
+                    "flow {}: `{name}` received data that differs from the sent data, from byte {offset} on",
                     stream.flow
                 ),
                 hint: Some(
-                    "a box on the way changed the payload; `checksum = true` finds it, where \
-                     there is Multipath TCP"
+                    "a middlebox changed the payload; with Multipath TCP, `checksum = true` detects it"
                         .to_owned(),
                 ),
             });

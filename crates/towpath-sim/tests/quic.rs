@@ -234,7 +234,11 @@ fn a_result_names_the_protocol_and_the_library_limits() {
     let summary = completed.summary();
     assert!(summary.multipath.evidence[0].contains("draft-ietf-quic-multipath-21"), "{summary:?}");
     let has_warning = |text: &str| summary.warnings.iter().any(|w| w.text.contains(text));
-    assert!(has_warning("no scheduler") && has_warning("window"), "{:?}", summary.warnings);
+    assert!(
+        has_warning("no selectable scheduler") && has_warning("window"),
+        "{:?}",
+        summary.warnings
+    );
     let conditions = &completed.meta().conditions;
     assert_eq!(conditions["multipath quic"], "draft-ietf-quic-multipath-21");
     assert_eq!(conditions["path-policy on phone"], "aggregate");

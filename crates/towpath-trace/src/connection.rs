@@ -140,18 +140,16 @@ impl FallbackReason {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::NotAnswered => {
-                "the SYN/ACK has no MP_CAPABLE: the other end has no Multipath TCP, or a box on the \
-                 way took the option out"
+                "the SYN/ACK has no MP_CAPABLE: the other host does not support Multipath TCP, or a middlebox removed the option"
             }
             Self::SynsUnanswered => {
-                "SYNs with MP_CAPABLE had no answer, one without it had: something drops them"
+                "SYNs with MP_CAPABLE got no reply, but one without it did: something drops them"
             }
             Self::OptionsGone => {
-                "data without any Multipath TCP option behind a complete handshake: a box on the way \
-                 takes options out"
+                "data without Multipath TCP options after a complete handshake: a middlebox removes options"
             }
-            Self::InfiniteMapping => "an infinite mapping: one end gave Multipath TCP up",
-            Self::Checksum => "MP_FAIL: a checksum was wrong, so a box on the way changes data",
+            Self::InfiniteMapping => "an infinite mapping: one host fell back to TCP",
+            Self::Checksum => "MP_FAIL: wrong checksum, so a middlebox changes data",
         }
     }
 }

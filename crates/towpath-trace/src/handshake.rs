@@ -132,7 +132,7 @@ impl Tracker {
             let is_unanswered_join =
                 subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
             if is_unanswered_join {
-                let text = "the answer to its SYN has no MP_JOIN".to_owned();
+                let text = "its SYN/ACK has no MP_JOIN".to_owned();
                 self.add_note(located, NoteKind::Subflow, text);
             }
         }
@@ -165,17 +165,17 @@ impl Tracker {
                 if let Some(subflow) = self.subflows.get_mut(located.subflow) {
                     subflow.backup = *backup;
                 }
-                let priority = if *backup { "a backup" } else { "no backup any more" };
+                let priority = if *backup { "a backup" } else { "not a backup any more" };
                 Some(format!("MP_PRIO: the subflow is {priority}"))
             }
             MptcpOption::Fail { .. } => {
                 if let Some((_, connection)) = self.subflow_and_connection(located.subflow) {
                     connection.failed = Some(FallbackReason::Checksum);
                 }
-                Some("MP_FAIL: a checksum was wrong".to_owned())
+                Some("MP_FAIL: wrong checksum".to_owned())
             }
             MptcpOption::FastClose { .. } => {
-                Some("MP_FASTCLOSE: the connection is given up at once".to_owned())
+                Some("MP_FASTCLOSE: the connection is aborted".to_owned())
             }
             MptcpOption::Reset(reset) => {
                 if let Some(subflow) = self.subflows.get_mut(located.subflow) {
@@ -332,7 +332,7 @@ pub(super) fn reset_reason(reason: u8) -> &'static str {
         3 => "administratively prohibited",
         4 => "too much outstanding data",
         5 => "unacceptable performance",
-        6 => "a middlebox was noticed",
+        6 => "middlebox interference",
         _ => "an unknown reason",
     }
 }

@@ -77,14 +77,14 @@ impl CaptureAnalysis {
         conditions.insert("frames".to_owned(), self.frames.to_string());
         conditions.insert("capture begins".to_owned(), number::date(self.begin_ns));
         for (reason, count) in self.skipped_frames() {
-            conditions.insert(format!("frames passed over: {reason}"), count.to_string());
+            conditions.insert(format!("frames skipped: {reason}"), count.to_string());
         }
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
         Meta {
             schema: SCHEMA_VERSION,
             run: format!("trace of {name}"),
             scenario: name.to_owned(),
-            description: "What a capture says.".to_owned(),
+            description: "Analysis of a capture.".to_owned(),
             scenario_toml: String::new(),
             world: World::Live,
             stack: "as captured".to_owned(),
@@ -337,29 +337,35 @@ impl CaptureAnalysis {
         };
         if self.truncated {
             let text = "the file ends in the middle of a packet".to_owned();
-            warn(text, "what was captured before it is all there");
+            warn(text, "all packets before it are included");
         }
         let unseen: u64 =
             self.connections.iter().flat_map(|c| &c.directions).map(|w| w.unseen_bytes).sum();
         if unseen > 0 {
             let text = format!(
-                "{} were acknowledged, but are not in the capture",
+                "{} were acknowledged but are not in the capture",
                 number::bytes(unseen as f64)
             );
-            warn(text, "the capture lost packets, or has only one path; give it a larger buffer");
+            warn(
+                text,
+                "the capture lost packets, or contains only one path: capture with a larger buffer",
+            );
         }
         if self.tracker.untracked > 0 {
-            let text = format!("{} packets belong to too many connections", self.tracker.untracked);
-            warn(text, "cut the capture into parts, or filter it");
+            let text = format!(
+                "{} packets exceed the maximum number of connections",
+                self.tracker.untracked
+            );
+            warn(text, "split the capture, or filter it");
         }
         let has_unknown_place = |direction: &towpath_result::CapturedDirection| {
             direction.bytes > 0 && matches!(direction.capture_point, CapturePoint::Unknown)
         };
         if self.connections.iter().flat_map(|c| &c.directions).any(has_unknown_place) {
-            let text = "for some connections it cannot be told at which end they were captured";
+            let text = "the capture point of some connections is unknown";
             warn(
                 text.to_owned(),
-                "say it with `--capture-point opener` or `--capture-point acceptor`",
+                "set it with `--capture-point opener` or `--capture-point acceptor`",
             );
         }
         warnings

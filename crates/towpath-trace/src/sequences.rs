@@ -313,7 +313,7 @@ fn zoom_window(
     }) {
         let length_ns = ended_ns - began_ns;
         let label = format!(
-            "{} in which nothing new was acknowledged, and its surroundings, from",
+            "{} without new acknowledgements, and the time around it, from",
             span(length_ns)
         );
         let period = if length_ns > duration_ns / 2 {
@@ -326,9 +326,8 @@ fn zoom_window(
     }
     let densest = densest_retransmissions(marks, twentieth_ns);
     if let Some((start_ns, packets)) = densest {
-        let label = format!(
-            "the twentieth of the time with most retransmissions ({packets} packets), from"
-        );
+        let label =
+            format!("the twentieth of the run with most retransmissions ({packets} packets), from");
         let margin_ns = twentieth_ns / 4;
         return Some((
             clamp_to_period((

@@ -19,11 +19,11 @@ impl CaptureAnalysis {
     pub(super) fn skipped_frames(&self) -> Vec<(String, u64)> {
         let texts = self.skipped.iter().map(|(reason, count)| {
             let text = match reason {
-                SkipReason::LinkType(kind) => format!("link type {kind} is not known"),
+                SkipReason::LinkType(kind) => format!("unknown link type {kind}"),
                 SkipReason::NotIp => "not IP".to_owned(),
                 SkipReason::NotTcp => "not TCP".to_owned(),
                 SkipReason::Fragment => "fragments".to_owned(),
-                SkipReason::Cut => "cut off in a header".to_owned(),
+                SkipReason::Cut => "truncated in a header".to_owned(),
                 SkipReason::Malformed => "malformed headers".to_owned(),
             };
             (text, *count)

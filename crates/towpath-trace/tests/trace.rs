@@ -343,7 +343,7 @@ fn fallback_has_a_reason() {
     let mut syns_dropped = Capture::default();
     syns_dropped.add(0, &first.up(0, 0, Flags::SYN, 0, mp_capable(1, None, None)));
     syns_dropped.add(1_000 * MS, &first.up(0, 0, Flags::SYN, 0, Options::default()));
-    assert!(reason(&syns_dropped).starts_with("SYNs with MP_CAPABLE had no answer"));
+    assert!(reason(&syns_dropped).starts_with("SYNs with MP_CAPABLE got no reply"));
     let mut options_stripped = handshake_capture();
     options_stripped.add(1_030 * MS, &first.up(1, 1, Flags::ACK, 400, Options::default()));
     options_stripped.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
@@ -366,7 +366,7 @@ fn a_reset_is_reported_with_its_reason() {
     let trace = capture.trace();
     let subflow = &only_connection(&trace).subflows[0];
     assert_eq!(subflow.state, "reset");
-    assert_eq!(subflow.reset.as_deref(), Some("a middlebox was noticed"));
+    assert_eq!(subflow.reset.as_deref(), Some("middlebox interference"));
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn fragments_and_other_protocols_are_counted_and_skipped() {
     capture.packets.extend([(at_ns, fragment), (at_ns, udp), (at_ns, vec![0x45, 0])]);
     let trace = capture.trace();
     let table = trace.table(&[], 100, 10);
-    for text in ["1 fragments", "1 not TCP", "1 cut off in a header"] {
+    for text in ["1 fragments", "1 not TCP", "1 truncated in a header"] {
         assert!(table.contains(text), "{table}");
     }
     assert_eq!(only_connection(&trace).subflows.len(), 1);

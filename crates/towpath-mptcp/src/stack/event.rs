@@ -126,15 +126,13 @@ impl fmt::Display for FallbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoCapableInSynAck => {
-                "the answer to the SYN did not speak Multipath TCP: a plain listener, or a \
-                 middlebox that removes the option"
+                "the SYN/ACK had no Multipath TCP option: a plain listener, or a middlebox that removes the option"
             }
             Self::NoCapableInAck => {
-                "the third packet of the handshake did not speak Multipath TCP: a middlebox \
-                 removes the option"
+                "the third packet of the handshake had no Multipath TCP option: a middlebox removes it"
             }
             Self::SynLost => {
-                "the SYN with the Multipath TCP option got no answer, the plain one did"
+                "the SYN with the Multipath TCP option got no reply, the plain SYN did"
             }
             Self::NoDss => "the option was removed from data packets",
             Self::BadMapping => "a mapping of data to the connection was damaged",

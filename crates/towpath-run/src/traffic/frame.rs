@@ -120,10 +120,10 @@ pub enum FramingError {
     #[error("a message of the unknown kind {0}")]
     Kind(u8),
     /// Length that is invalid for its kind.
-    #[error("a message that says it has {0} bytes")]
+    #[error("a message with an invalid length of {0} bytes")]
     Length(u32),
     /// Content other than zeros.
-    #[error("a message with another content than was sent")]
+    #[error("a message whose content differs from the sent content")]
     Content,
 }
 
