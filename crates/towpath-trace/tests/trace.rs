@@ -347,7 +347,7 @@ fn fallback_has_a_reason() {
     let mut options_stripped = handshake_capture();
     options_stripped.add(1_030 * MS, &first.up(1, 1, Flags::ACK, 400, Options::default()));
     options_stripped.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
-    assert!(reason(&options_stripped).starts_with("data without any Multipath TCP option"));
+    assert!(reason(&options_stripped).starts_with("data without Multipath TCP options"));
     let trace = options_stripped.trace();
     assert_eq!(only_connection(&trace).directions[0].bytes, 400, "its bytes count all the same");
     let mut infinite_mapping = handshake_capture();
