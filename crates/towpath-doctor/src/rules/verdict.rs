@@ -66,7 +66,7 @@ pub(super) fn verdict(
     if !idle.is_empty() {
         let idle = idle.join(", ");
         return undetermined(format!(
-            "the subflows are established, but {idle} carried little or no data: {server} accepted no more"
+            "the subflows are established, and {idle} carried little or no data: {server} accepted no more"
         ));
     }
     if let Some(lossy) = trial.subflows.iter().find(|subflow| is_lossy(subflow)) {
