@@ -9,7 +9,7 @@ use crate::units::Dimension;
 /// Returns the reference of every table and key, for `docs/reference/scenario.md`.
 pub fn reference_markdown() -> String {
     let mut out = String::from(
-        "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema scenario-keys` prints it.\n\n",
+        "# Scenario files\n\n*For writers of scenarios. Assumes the [tutorial](../tutorial.md), which builds one step by step. See also [metrics](metrics.md).*\n\nAll keys of a scenario file (TOML), as printed by `towpath schema scenario-keys`. `towpath scenarios show two-links` prints an annotated example.\n\n",
     );
     for schema in ALL {
         section(&mut out, schema);

@@ -10,13 +10,13 @@ pub(super) const STACK: &[KeySchema] = &[
         "stack",
         Words(&["kernel", "towpath"]),
         Optional("that of `[run]`, else `kernel`"),
-        "Whose TCP and MPTCP; the simulated world has only ours. All that follows is for `towpath`",
+        "TCP and MPTCP stack; the simulated world has only `towpath`. The keys below apply to `towpath`",
     ),
     key(
         "profile",
         Words(&["linux-6.18", "linux-6.x", "linux-3.2-mptcp", "ideal"]),
         Optional("that of `[run]`, else `linux-6.18`"),
-        "What the host around our stack is like",
+        "Behaviour of the host and the stack: a Linux version, the kernel of multipath-tcp.org, or an ideal host",
     ),
     key(
         "profile-switches",
@@ -28,7 +28,7 @@ pub(super) const STACK: &[KeySchema] = &[
         "scheduler",
         Name(32),
         Optional("that of `[run]`, else the profile's"),
-        "Which subflow carries the next data: `linux`, `min-rtt`, `round-robin`, `redundant`, `blest`, \
+        "Scheduler, which selects the subflow for the next data: `linux`, `min-rtt`, `round-robin`, `redundant`, `blest`, \
          `ecf`, `pushing`, `backup-aware`, `aggregate`, `apple-handover`, `apple-interactive`, \
          `apple-interactive-assist`",
     ),
@@ -36,38 +36,38 @@ pub(super) const STACK: &[KeySchema] = &[
         "path-manager",
         Name(32),
         Optional("that of `[run]`, else the profile's"),
-        "Which subflows there are: `default`, `rejoin`, `fullmesh`, `ndiffports`, `single`",
+        "Path manager, which opens the subflows: `default`, `rejoin`, `fullmesh`, `ndiffports`, `single`",
     ),
     key(
         "opportunistic-retransmission",
         OPPORTUNISTIC_MODES,
         Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
-        "M1: resend on a fast path what blocks the window",
+        "Opportunistic retransmission (M1): reinject data that blocks the receive window on a faster path",
     ),
     key(
         "penalisation",
         OPPORTUNISTIC_MODES,
         Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
-        "M2: slow the path down that blocks the window",
+        "Penalisation (M2): slow down a path that blocks the receive window",
     ),
     key("checksum", Bool, Optional("false"), "Require DSS checksums"),
     key(
         "receive-buffer-mode",
         Words(&["linux", "fixed", "barre2011"]),
         Optional("`linux`; with `ideal` `fixed`"),
-        "How the receive buffer grows",
+        "Growth of the receive buffer",
     ),
     key(
         "mss",
         Words(&["own", "smallest"]),
         Optional("`own`"),
-        "Packet size of each subflow: its own, or that of the smallest",
+        "Packet size of each subflow: its own, or that of the subflow with the smallest packets",
     ),
     key(
         "path-policy",
         Words(&["aggregate", "backup", "ios"]),
         Optional("`aggregate`"),
-        "Multipath QUIC: all paths at once, the first one until it fails, or until it is slow",
+        "Use of paths by Multipath QUIC: all paths, the first path until it fails (`backup`), or until it is slow (`ios`)",
     ),
     key(
         "quic-congestion-control",
@@ -82,8 +82,7 @@ const OPPORTUNISTIC_MODES: ValueKind = Words(&["off", "nsdi12", "mptcp-org"]);
 pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
     noun: "a profile's switches",
     heading: "Profile switches",
-    doc: "Single deviations from the profile, so that each one's effect can be seen. What is \
-        missing is as the profile has it.",
+    doc: "Single deviations from the profile, to show the effect of each. Missing keys have the value of the profile.",
     key_groups: &[&[
         key(
             "delayed-ack",
@@ -107,20 +106,20 @@ pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
             "linear-syn",
             Bool,
             Optional("`linux-6.18`, `linux-6.x`: true, else false"),
-            "The first four repetitions of a SYN come each second, before the time doubles",
+            "The first four retransmissions of a SYN follow at intervals of one second, before the interval doubles",
         ),
         key(
             "timer-granularity",
             Duration,
             Optional("Linux: 4 ms, `ideal`: 0 ms"),
-            "Timers fire at multiples of it",
+            "Timers fire at multiples of this time",
         ),
         key("hystart", Bool, Optional("all: true"), "Leave slow start before packets are lost"),
         key(
             "linux-hystart",
             Bool,
             Optional("`linux-6.18`: true, else false"),
-            "Leave it by Linux's rule (CUBIC only: ACK trains and delay), not by RFC 9406",
+            "Leave slow start by Linux's HyStart (CUBIC only: ACK trains and delay) instead of RFC 9406",
         ),
         key("pacing", Bool, Optional("false"), "Spread packets over the round-trip time"),
         key(
@@ -133,14 +132,14 @@ pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
             "window-overstep",
             Bool,
             Optional("`linux-6.18`: true, else false"),
-            "Linux's slip: what a subflow's window was raised to counts as told",
+            "Linux's error: the raised window of a subflow counts as announced",
         ),
-        key("cpu-per-packet", Duration, Optional("0 ms"), "Processor time of each packet"),
+        key("cpu-per-packet", Duration, Optional("0 ms"), "Processor time per packet"),
         key(
             "segmentation-offload",
             Bool,
             Optional("false"),
-            "The network card cuts super-segments: each takes the time of one packet",
+            "The network card splits super-segments: each costs the time of one packet",
         ),
     ]],
 };
@@ -148,14 +147,14 @@ pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
 pub(crate) static MIDDLEBOX: TableSchema = TableSchema {
     noun: "a middlebox",
     heading: "[[middleboxes]]",
-    doc: "A box at the first host's end of a path that changes packets (simulated only).",
+    doc: "Middlebox at the first host's end of a path that changes packets (simulated only).",
     key_groups: &[&[
         key("path", Name(12), Required, "The path"),
         key(
             "direction",
             Words(&["up", "down", "both"]),
             Optional("`both`"),
-            "Which packets it sees; `nat` and `shift-sequence` see both",
+            "Direction of the packets it sees; `nat` and `shift-sequence` see both",
         ),
         key(
             "action",

@@ -45,7 +45,7 @@ pub(crate) static SCENARIO: TableSchema = TableSchema {
     heading: "Top level",
     doc: "Units are mandatory: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.",
     key_groups: &[&[
-        key("name", Name(64), Required, "Short name, also of result files"),
+        key("name", Name(64), Required, "Short name, also used for result files"),
         key("description", Text, Optional("empty"), "One or two sentences for lists and reports"),
         key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; an empty table is enough"),
         key("paths", Named(&PATH, 12), Required, "1 to 64 paths; a connection starts on the first"),
@@ -55,11 +55,11 @@ pub(crate) static SCENARIO: TableSchema = TableSchema {
             Optional("none"),
             "Queues that several paths share",
         ),
-        key("middleboxes", Tables(&MIDDLEBOX), Optional("none"), "Boxes that change packets"),
-        key("timeline", Tables(&EVENT), Optional("nothing happens"), "What happens during the run"),
+        key("middleboxes", Tables(&MIDDLEBOX), Optional("none"), "Middleboxes that change packets"),
+        key("timeline", Tables(&EVENT), Optional("no events"), "Events during the run"),
         key("flows", Tables(&FLOW), Optional("none"), "What is sent"),
-        key("run", Table(&RUN), Optional("its defaults"), "How it is run"),
-        key("expect", Table(&EXPECT), Optional("nothing"), "What is checked after the run"),
+        key("run", Table(&RUN), Optional("its defaults"), "Options of the run"),
+        key("expect", Table(&EXPECT), Optional("nothing"), "Bounds that are checked after the run"),
     ]],
 };
 
@@ -100,7 +100,7 @@ pub(crate) static HOST: TableSchema = TableSchema {
 pub(crate) static SYSCTL: TableSchema = TableSchema {
     noun: "a table of sysctls",
     heading: "[hosts.NAME.sysctl]",
-    doc: "Settings that start with `net.`, each a text or an integer: \
+    doc: "Settings that start with `net.`, each a string or an integer: \
         `\"net.mptcp.checksum_enabled\" = 1`.",
     key_groups: &[],
 };
@@ -108,7 +108,7 @@ pub(crate) static SYSCTL: TableSchema = TableSchema {
 pub(crate) static MPTCP: TableSchema = TableSchema {
     noun: "a host's MPTCP settings",
     heading: "[hosts.NAME.mptcp]",
-    doc: "As `ip mptcp limits` and `ip mptcp endpoint` set them.",
+    doc: "Values of `ip mptcp limits` and `ip mptcp endpoint`.",
     key_groups: &[&[
         key("subflows", Integer(0, 8), Optional("8"), "Limit of additional subflows"),
         key(
@@ -120,7 +120,7 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
         key(
             "endpoints",
             List(&Table(&ENDPOINT)),
-            Optional("`subflow` on every path whose first end is this host"),
+            Optional("`subflow` on every path whose first host is this host"),
             "At most 8 addresses to use or announce",
         ),
     ]],
@@ -129,14 +129,14 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
 pub(crate) static ENDPOINT: TableSchema = TableSchema {
     noun: "an endpoint",
     heading: "Endpoint",
-    doc: "This host's address on a path, and what it is for.",
+    doc: "This host's address on a path, and its use.",
     key_groups: &[&[
         key("path", Name(12), Required, "The path; it must end at this host"),
         key(
             "flags",
             List(&Words(&["subflow", "signal", "backup", "fullmesh", "laminar"])),
             Required,
-            "As `ip mptcp endpoint` has them; `signal` and `fullmesh` exclude each other",
+            "Flags of `ip mptcp endpoint`; `signal` and `fullmesh` exclude each other",
         ),
     ]],
 };
@@ -153,44 +153,44 @@ const LINK: &[KeySchema] = &[
     key("delay", Sides(&Duration), Optional("0 s"), "Propagation delay, one way"),
     key("jitter", Table(&JITTER), Optional("none"), "Variation of the delay"),
     key("loss", Sides(&LOSS_KIND), Optional("none"), "Random loss, before the queue"),
-    key("duplicate", Percent, Optional("0 %"), "Packets that enter twice"),
-    key("corrupt", Percent, Optional("0 %"), "Packets with one flipped bit"),
+    key("duplicate", Percent, Optional("0 %"), "Share of packets that are duplicated"),
+    key("corrupt", Percent, Optional("0 %"), "Share of packets with one flipped bit"),
     key(
         "queue",
         QUEUE_KIND,
-        Optional("100 ms where there is a rate"),
+        Optional("100 ms if there is a rate"),
         "Droptail limit, or another kind of queue",
     ),
     key(
         "queue-position",
         Words(&["network", "host"]),
         Optional("`network`"),
-        "Where the queue stands; at the `host` it pushes back on the sender",
+        "Position of the queue; at the `host`, it exerts backpressure on the sender",
     )
     .formerly("position"),
     key(
         "preset",
         Words(&["tbf", "netem", "htb+netem", "mininet", "mahimahi"]),
         Optional("a plain router"),
-        "Behave exactly as this tool does, with the given rate, delay and queue",
+        "Reproduce this tool's behaviour exactly, with the given rate, delay and queue",
     ),
     key(
         "overhead",
         Integer(0, 1_000),
         Optional("14"),
-        "Bytes that each packet adds to its IP length when it is charged (14: Ethernet)",
+        "Bytes added to the IP length of each packet (14: Ethernet)",
     ),
     key(
         "link-mtu",
         Integer(68, 65_535),
         Optional("that of the interfaces"),
-        "Larger packets vanish: a black hole for path MTU discovery",
+        "Larger packets are dropped silently (path MTU black hole)",
     ),
     key(
         "when-down",
         Words(&["drop", "hold"]),
         Optional("`drop`"),
-        "What happens to queued packets when the link goes down",
+        "Treatment of queued packets when the link goes down",
     ),
 ];
 
@@ -200,7 +200,7 @@ pub(crate) static PATH: TableSchema = TableSchema {
     doc: "A duplex link with one interface on each of two hosts. \
         `up` is from the first host to the second.",
     key_groups: &[
-        &[key("between", List(&Name(32)), Required, "The two hosts; a phone or client first")],
+        &[key("between", List(&Name(32)), Required, "The two hosts; the phone or client first")],
         LINK,
         &[
             key(
@@ -213,19 +213,19 @@ pub(crate) static PATH: TableSchema = TableSchema {
                 "backup",
                 Bool,
                 Optional("false"),
-                "Default endpoints on it carry the flag `backup`",
+                "Default endpoints on this path have the flag `backup`",
             ),
             key(
                 "through",
                 List(&Name(32)),
                 Optional("none"),
-                "Bottlenecks on the way, from the first host",
+                "Bottlenecks on the path, starting at the first host",
             ),
             key(
                 "segmentation",
                 Words(&["auto", "split", "coalesced"]),
                 Optional("`auto`"),
-                "Whether the emulator splits super-segments into MTU packets",
+                "`true`: the emulator splits super-segments into MTU packets",
             )
             .formerly("segments"),
         ],
@@ -235,14 +235,14 @@ pub(crate) static PATH: TableSchema = TableSchema {
 pub(crate) static BOTTLENECK: TableSchema = TableSchema {
     noun: "a bottleneck",
     heading: "[bottlenecks.NAME]",
-    doc: "A queue and server that several paths pass through.",
+    doc: "Queue and server that several paths share.",
     key_groups: &[LINK],
 };
 
 pub(crate) static SIDES: TableSchema = TableSchema {
     noun: "a pair of directions",
     heading: "Directions",
-    doc: "`{ up = …, down = … }` in place of one value for both.",
+    doc: "`{ up = …, down = … }` instead of one value for both.",
     key_groups: &[&[
         key("up", Text, Required, "From the first host to the second"),
         key("down", Text, Required, "From the second host to the first"),
@@ -252,8 +252,7 @@ pub(crate) static SIDES: TableSchema = TableSchema {
 pub(crate) static RATE: TableSchema = TableSchema {
     noun: "a rate",
     heading: "Rate",
-    doc: "One entry for each direction. Traces are Mahimahi files, \
-        found from the scenario's folder.",
+    doc: "One entry for each direction. Traces are Mahimahi files, relative to the scenario's folder.",
     key_groups: &[&[
         key("up", Rate, Optional("see `up-trace`"), "From the first host to the second"),
         key("down", Rate, Optional("see `down-trace`"), "From the second host to the first"),
@@ -266,7 +265,7 @@ pub(crate) static RATE: TableSchema = TableSchema {
 pub(crate) static JITTER: TableSchema = TableSchema {
     noun: "a jitter",
     heading: "Jitter",
-    doc: "With netem's meaning of the parameters.",
+    doc: "Parameters as in netem.",
     key_groups: &[&[
         key(
             "distribution",
@@ -278,8 +277,8 @@ pub(crate) static JITTER: TableSchema = TableSchema {
         key(
             "reorder",
             Bool,
-            Optional("false; as netem does it with a preset"),
-            "Whether a packet may overtake another",
+            Optional("false; with a preset, as netem"),
+            "`true`: a packet may overtake another",
         ),
     ]],
 };
@@ -293,7 +292,7 @@ pub(crate) static LOSS: TableSchema = TableSchema {
             "gilbert-elliott",
             Table(&GILBERT_ELLIOTT),
             Optional("—"),
-            "A good and a bad state, as `netem loss gemodel`",
+            "Good and bad state, as in `netem loss gemodel`",
         ),
         key("burst", Table(&BURST), Optional("—"), "Runs of lost packets"),
     ]],
@@ -302,7 +301,7 @@ pub(crate) static LOSS: TableSchema = TableSchema {
 pub(crate) static GILBERT_ELLIOTT: TableSchema = TableSchema {
     noun: "a Gilbert-Elliott loss",
     heading: "Gilbert-Elliott loss",
-    doc: "Two states; chances are per packet.",
+    doc: "Two states; probabilities are per packet.",
     key_groups: &[&[
         key("p", Percent, Required, "From good to bad"),
         key("r", Percent, Required, "From bad to good"),
@@ -314,9 +313,9 @@ pub(crate) static GILBERT_ELLIOTT: TableSchema = TableSchema {
 pub(crate) static BURST: TableSchema = TableSchema {
     noun: "a burst loss",
     heading: "Burst loss",
-    doc: "Whole runs of packets are lost.",
+    doc: "Runs of consecutive packets are lost.",
     key_groups: &[&[
-        key("start", Percent, Required, "Chance that a burst starts at a packet"),
+        key("start", Percent, Required, "Probability that a burst starts at a packet"),
         key("length", Packets, Required, "Packets lost in a burst"),
     ]],
 };
@@ -324,7 +323,7 @@ pub(crate) static BURST: TableSchema = TableSchema {
 pub(crate) static QUEUE: TableSchema = TableSchema {
     noun: "a queue",
     heading: "Queue",
-    doc: "In place of a droptail limit, exactly one of:",
+    doc: "Instead of a droptail limit, exactly one of:",
     key_groups: &[&[
         key("tbf", Table(&TBF), Optional("—"), "`tc tbf`: a token bucket"),
         key(
@@ -343,9 +342,14 @@ pub(crate) static TBF: TableSchema = TableSchema {
     heading: "Queue tbf",
     doc: "Give `latency` or `limit`, as for `tc`.",
     key_groups: &[&[
-        key("burst", Size, Required, "Bucket; an idle link passes this much at once"),
-        key("latency", Duration, Optional("see `limit`"), "Longest wait; `tc` adds the burst"),
-        key("limit", Size, Optional("see `latency`"), "Bytes that may wait"),
+        key("burst", Size, Required, "Bucket size; an idle link forwards this amount immediately"),
+        key(
+            "latency",
+            Duration,
+            Optional("see `limit`"),
+            "Maximum waiting time; `tc` adds the burst",
+        ),
+        key("limit", Size, Optional("see `latency`"), "Maximum number of waiting bytes"),
     ]],
 };
 
@@ -360,7 +364,7 @@ pub(crate) static HTB: TableSchema = TableSchema {
             "limit",
             Packets,
             Optional("1000 packets"),
-            "netem's limit: packets in delay and waiting",
+            "netem's limit: packets in delay and in the queue",
         ),
     ]],
 };
@@ -392,11 +396,11 @@ pub(crate) static PIE: TableSchema = TableSchema {
 pub(crate) static EVENT: TableSchema = TableSchema {
     noun: "an event",
     heading: "[[timeline]]",
-    doc: "Something that happens to a path or a bottleneck.",
+    doc: "Event on a path or a bottleneck.",
     key_groups: &[&[
-        key("at", Duration, Required, "When, counted from the start of the traffic"),
-        key("path", Name(12), Optional("see `bottleneck`"), "To this path"),
-        key("bottleneck", Name(32), Optional("see `path`"), "To this bottleneck"),
+        key("at", Duration, Required, "Time since the start of the traffic"),
+        key("path", Name(12), Optional("see `bottleneck`"), "Path of the event"),
+        key("bottleneck", Name(32), Optional("see `path`"), "Bottleneck of the event"),
         key(
             "set",
             Words(&["down", "up", "rate", "delay", "loss", "fade", "address"]),
@@ -407,20 +411,19 @@ pub(crate) static EVENT: TableSchema = TableSchema {
             "mode",
             Words(&["silent", "carrier", "interface"]),
             Optional("`silent`"),
-            "With `down`: packets vanish, both ends lose the carrier, or one host's interface is \
-             switched off",
+            "With `down`: packets are dropped silently, both hosts lose the carrier, or one host's interface is disabled",
         )
         .formerly("how"),
         key(
             "host",
             Name(32),
             Optional("—"),
-            "With `down` by `interface`, and with `address`: whose",
+            "With mode `interface`, and with `address`: the affected host",
         ),
         key("rate", Rate, Optional("—"), "With `rate` and `fade`: the new rate"),
         key("delay", Duration, Optional("—"), "With `delay` and `fade`: the new delay"),
         key("loss", LOSS_KIND, Optional("—"), "With `loss` and `fade`: the new loss"),
-        key("over", Duration, Optional("—"), "With `fade`: how long it takes, in steps of 50 ms"),
+        key("over", Duration, Optional("—"), "With `fade`: duration, in steps of 50 ms"),
         key(
             "direction",
             Words(&["up", "down", "both"]),
@@ -433,7 +436,7 @@ pub(crate) static EVENT: TableSchema = TableSchema {
 pub(crate) static RUN: TableSchema = TableSchema {
     noun: "a run plan",
     heading: "[run]",
-    doc: "How the scenario is run; the command line can override it.",
+    doc: "Options of the run; the command line can override them.",
     key_groups: &[
         &[
             key(
@@ -446,17 +449,21 @@ pub(crate) static RUN: TableSchema = TableSchema {
                 "worlds",
                 List(&Words(&["sim", "emu", "live"])),
                 Optional("`[\"emu\"]`"),
-                "Simulated, emulated, between real hosts",
+                "Simulated, emulated, or between real hosts",
             ),
-            key("seed", Integer(0, i64::MAX as u64), Optional("1"), "Seed of all randomness"),
-            key("repeat", Integer(1, 1_000), Optional("1"), "Repetitions of each"),
-            key("sample", Duration, Optional("100 ms"), "Period of the series, 10 ms to 1 s"),
+            key("seed", Integer(0, i64::MAX as u64), Optional("1"), "Seed of all random draws"),
+            key("repeat", Integer(1, 1_000), Optional("1"), "Repetitions of each transport"),
+            key(
+                "sample",
+                Duration,
+                Optional("100 ms"),
+                "Sampling period of the time series, 10 ms to 1 s",
+            ),
             key(
                 "congestion-control",
                 Text,
                 Optional("`cubic`"),
-                "Congestion control of every host that names none: towpath's stack has `cubic`, \
-                 `reno`, `lia`, `olia`, `balia`, `wvegas`; the kernel what it has loaded",
+                "Default congestion control of all hosts. Towpath's stack has `cubic`, `reno`, `lia`, `olia`, `balia`, `wvegas`; the kernel has its loaded modules",
             ),
         ],
         STACK,
@@ -469,7 +476,7 @@ pub(crate) static EXPECT: TableSchema = TableSchema {
     heading: "[expect]",
     doc: "`\"[TRANSPORT.]METRIC\" = \"OPERATOR VALUE\"`, such as \
         `\"mptcp.goodput\" = \">= 15 Mbit/s\"`; operators are `<`, `<=`, `==`, `>=` and `>`. \
-        Without a transport it holds for each.",
+        Without a transport, it applies to each.",
     key_groups: &[],
 };
 
@@ -477,49 +484,39 @@ pub(crate) static EXPECT: TableSchema = TableSchema {
 pub(crate) static METRIC_NAMES: TableSchema = TableSchema {
     noun: "a metric",
     heading: "Metrics",
-    doc: "What an expectation may be about.",
+    doc: "Metrics of expectations.",
     key_groups: &[&[
         key(
             "goodput",
             Bound,
             Optional("a rate"),
-            "Application bytes at the receiver, over the flow's time",
+            "Application bytes at the receiver, divided by the flow's duration",
         ),
         key(
             "completed",
             Bound,
             Optional("`true` or `false`"),
-            "Whether all bytes arrived, or the time was used up without an error",
+            "`true` if all bytes arrived, or if the flow lasted its duration without an error",
         ),
-        key("delay.p50", Bound, Optional("a time"), "Median delay of the answers to requests"),
-        key("delay.p90", Bound, Optional("a time"), "The delay that 90 % of them do not exceed"),
-        key("delay.p99", Bound, Optional("a time"), "The delay that 99 % of them do not exceed"),
-        key("delay.p999", Bound, Optional("a time"), "The delay that 99.9 % of them do not exceed"),
+        key("delay.p50", Bound, Optional("a time"), "Median delay of replies"),
+        key("delay.p90", Bound, Optional("a time"), "90th percentile of the delay of replies"),
+        key("delay.p99", Bound, Optional("a time"), "99th percentile of the delay of replies"),
+        key("delay.p999", Bound, Optional("a time"), "99.9th percentile of the delay of replies"),
         key("delay.max", Bound, Optional("a time"), "Largest delay"),
-        key("unanswered", Bound, Optional("a number"), "Requests that were never answered"),
-        key("video.startup", Bound, Optional("a time"), "Time until a video's first picture"),
-        key("video.stalls", Bound, Optional("a number"), "Times that the picture stood still"),
-        key("video.rebuffer", Bound, Optional("a time"), "For how long, all together"),
-        key("web.load", Bound, Optional("a time"), "Time until everything on a page was there"),
-        key(
-            "stall.longest",
-            Bound,
-            Optional("a time"),
-            "Longest time without progress of a transfer",
-        ),
-        key("stall.total", Bound, Optional("a time"), "All times without progress"),
+        key("unanswered", Bound, Optional("a number"), "Requests without a reply"),
+        key("video.startup", Bound, Optional("a time"), "Time until the first frame of a video"),
+        key("video.stalls", Bound, Optional("a number"), "Number of rebuffer events"),
+        key("video.rebuffer", Bound, Optional("a time"), "Total rebuffer time"),
+        key("web.load", Bound, Optional("a time"), "Time until all objects of a page had arrived"),
+        key("stall.longest", Bound, Optional("a time"), "Longest stall of a transfer"),
+        key("stall.total", Bound, Optional("a time"), "Sum of all stalls"),
         key(
             "recovery",
             Bound,
             Optional("a time"),
-            "Time to 90 % of the earlier rate after the slowest event",
+            "Time from the slowest event until goodput is back to 90 %",
         ),
-        key(
-            "deficit",
-            Bound,
-            Optional("a size"),
-            "Bytes that were not delivered because of events",
-        ),
+        key("deficit", Bound, Optional("a size"), "Shortfall in bytes because of events"),
         key("retransmissions", Bound, Optional("a number"), "Retransmitted segments"),
         key("subflows", Bound, Optional("a number"), "Subflows that carried data"),
         key("paths", Bound, Optional("a number"), "Paths that carried data"),
@@ -527,85 +524,90 @@ pub(crate) static METRIC_NAMES: TableSchema = TableSchema {
             "share.PATH",
             Bound,
             Optional("a percentage"),
-            "Part of the bytes that this path carried",
+            "Share of the bytes that this path carried",
         ),
         key(
             "udping.lost.PATH",
             Bound,
             Optional("a percentage"),
-            "Part of the datagrams over this path that did not come back",
+            "Share of the datagrams over this path that did not return",
         ),
-        key("udping.p50.PATH", Bound, Optional("a time"), "Median time until they were back"),
+        key(
+            "udping.p50.PATH",
+            Bound,
+            Optional("a time"),
+            "Median round-trip time of these datagrams",
+        ),
         key(
             "udping.p99.PATH",
             Bound,
             Optional("a time"),
-            "The time that 99 % of them do not exceed",
+            "99th percentile of their round-trip time",
         ),
         key("udping.max.PATH", Bound, Optional("a time"), "The largest"),
         key(
             "udping.silence.PATH",
             Bound,
             Optional("a time"),
-            "Longest time in which none came back",
+            "Longest time without a returned datagram",
         ),
         key(
             "udp.lost",
             Bound,
             Optional("a percentage"),
-            "Part of the datagrams of `udp` that were lost",
+            "Share of the datagrams of `udp` that were lost",
         ),
-        key("udp.burst", Bound, Optional("a number"), "Most of them that were lost in a row"),
+        key("udp.burst", Bound, Optional("a number"), "Longest run of lost datagrams"),
         key("udp.jitter", Bound, Optional("a time"), "Mean of their interarrival jitter"),
         key(
             "udp.delay.p99",
             Bound,
             Optional("a time"),
-            "One-way delay that 99 % of them do not exceed (not between real hosts)",
+            "99th percentile of the one-way delay (not between real hosts)",
         ),
-        key("udp.variation.p99", Bound, Optional("a time"), "The same, less the smallest delay"),
+        key("udp.variation.p99", Bound, Optional("a time"), "The same, minus the smallest delay"),
         key("call.score", Bound, Optional("a number"), "Mean opinion score of a call, 1 to 4.5"),
         key(
             "call.frames",
             Bound,
             Optional("a percentage"),
-            "Part of the frames of a call's picture that were whole in time",
+            "Share of a call's video frames whose datagrams all arrived in time",
         ),
         key(
             "latency.rise.down",
             Bound,
             Optional("a time"),
-            "Median of `latency` with a load down, less the idle one",
+            "Median of `latency` with load down, minus the idle median",
         ),
         key(
             "latency.rise.up",
             Bound,
             Optional("a time"),
-            "Median of `latency` with a load up, less the idle one",
+            "Median of `latency` with load up, minus the idle median",
         ),
         key(
             "latency.rise.both",
             Bound,
             Optional("a time"),
-            "Median of `latency` with a load both ways, less the idle one",
+            "Median of `latency` with load both ways, minus the idle median",
         ),
         key(
             "latency.rpm.down",
             Bound,
             Optional("a number"),
-            "Round trips a minute of `latency` with a load down",
+            "Round trips per minute of `latency` with load down",
         ),
         key(
             "latency.rpm.up",
             Bound,
             Optional("a number"),
-            "Round trips a minute of `latency` with a load up",
+            "Round trips per minute of `latency` with load up",
         ),
         key(
             "latency.rpm.both",
             Bound,
             Optional("a number"),
-            "Round trips a minute of `latency` with a load both ways",
+            "Round trips per minute of `latency` with load both ways",
         ),
         key("connect", Bound, Optional("a time"), "Time to open the connection"),
         key(
@@ -618,31 +620,31 @@ pub(crate) static METRIC_NAMES: TableSchema = TableSchema {
             "discarded",
             Bound,
             Optional("a size"),
-            "Bytes that arrived and were not needed any more (own stack only)",
+            "Bytes that arrived more than once (own stack only)",
         ),
         key(
             "reorder_peak",
             Bound,
             Optional("a size"),
-            "Most bytes that waited for earlier data at the receiver (own stack only)",
+            "Largest number of bytes that waited for earlier data at the receiver (own stack only)",
         ),
         key(
             "window_blocked",
             Bound,
             Optional("a time"),
-            "Time with data and room, but a full connection-level window (own stack only)",
+            "Time for which the receive window stopped a sender (own stack only)",
         ),
         key(
             "penalisations",
             Bound,
             Optional("a number"),
-            "Times that M2 slowed a path down (own stack only)",
+            "Number of penalisations (M2) of a path (own stack only)",
         ),
         key(
             "cpu_per_gb",
             Bound,
             Optional("a time"),
-            "Processor time of both ends for each gigabyte delivered (not simulated)",
+            "Processor time of both hosts per gigabyte delivered (not simulated)",
         ),
     ]],
 };

@@ -105,23 +105,23 @@ const KINDS: [(&str, PlotKind); 6] = [
 pub(super) static FIGURE: TableSchema = TableSchema {
     noun: "a figure",
     heading: "[[figures]]",
-    doc: "How the runs are drawn: a panel each, side by side.",
+    doc: "Panels of the figure, side by side.",
     key_groups: &[&[
         key(
             "kind",
             Words(&["lines", "bars", "stacked-bars", "cdf", "scatter", "series"]),
             Required,
-            "How; `series` is over the seconds of the run",
+            "Kind of panel; `series` is over the seconds of the run",
         ),
-        key("title", Text, Optional("empty"), "Above the panel"),
+        key("title", Text, Optional("empty"), "Title above the panel"),
         key("x", Text, Optional("time"), "An axis or `variant`; with `cdf` and `scatter` a metric"),
         key("y", OneOf(&[Text, List(&Text)]), Optional("none"), "Metrics of the rows"),
-        key("x-label", Text, Optional("the name of `x`"), "At the axis, without the unit"),
-        key("y-label", Text, Optional("the name of `y`"), "At the axis, without the unit"),
+        key("x-label", Text, Optional("the name of `x`"), "Axis label without the unit"),
+        key("y-label", Text, Optional("the name of `y`"), "Axis label without the unit"),
         key("x-unit", Text, Optional("base units"), "Such as `KB`"),
         key("y-unit", Text, Optional("base units"), "Such as `Mbit/s`"),
-        key("x-scale", Words(&["linear", "log"]), Optional("`linear`"), "How values are placed"),
-        key("y-scale", Words(&["linear", "log"]), Optional("`linear`"), "How values are placed"),
+        key("x-scale", Words(&["linear", "log"]), Optional("`linear`"), "Scale of the axis"),
+        key("y-scale", Words(&["linear", "log"]), Optional("`linear`"), "Scale of the axis"),
         key("x-range", List(&Text), Optional("from the values"), "Both ends"),
         key(
             "y-range",
@@ -130,20 +130,25 @@ pub(super) static FIGURE: TableSchema = TableSchema {
             "Both ends, `[\"0\", \"10 Mbit/s\"]`",
         ),
         key("variants", List(&Text), Optional("all"), "Which curves"),
-        key("where", Any("a table of axes and their values"), Optional("all"), "Only these points"),
+        key(
+            "where",
+            Any("a table of axes and their values"),
+            Optional("all"),
+            "Restriction to these points",
+        ),
         key("names", Any("a table of metrics and names"), Optional("none"), "Names in the legend"),
         key(
             "statistic",
             Words(&["median", "mean"]),
             Optional("`median`"),
-            "Value that is drawn for the seeds of a point",
+            "Value drawn for the seeds of a point",
         )
         .formerly("middle"),
         key(
             "spread",
             Words(&["ci95", "quartiles", "range", "none"]),
             Optional("`ci95`"),
-            "How far the seeds are apart",
+            "Representation of the spread over the seeds",
         ),
         key("lines", Tables(&LINE), Optional("none"), "Horizontal lines"),
     ]],
@@ -154,8 +159,8 @@ static LINE: TableSchema = TableSchema {
     heading: "[[figures.lines]]",
     doc: "Horizontal line, such as a claimed value or the capacity of the links.",
     key_groups: &[&[
-        key("at", Text, Required, "Where, such as `10 Mbit/s`"),
-        key("text", Text, Required, "What it means, in a few words"),
+        key("at", Text, Required, "Position, such as `10 Mbit/s`"),
+        key("text", Text, Required, "Label of the line"),
     ]],
 };
 

@@ -27,16 +27,16 @@ const KEYS: KeySchema = key(
 pub(super) static PLAN: TableSchema = TableSchema {
     noun: "a plan",
     heading: "The plan",
-    doc: "Which runs there are: every variant at every point, with every seed.",
+    doc: "Runs of a plan: every variant at every point, with every seed.",
     key_groups: &[&[
         key("name", Name(MAX_NAME_CHARS), Required, "Short name, for results"),
         key("title", Text, Optional("empty"), "One line for lists and pages"),
-        key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
+        key("scenario", Text, Required, "File in the plan's folder, or `builtin:NAME`"),
         key(
             "worlds",
             WORLDS,
             Optional("`[\"sim\"]`"),
-            "Where it may be run; the first is the usual one",
+            "Worlds in which it can run; the first is the default",
         ),
         key(
             "seeds",
@@ -50,27 +50,32 @@ pub(super) static PLAN: TableSchema = TableSchema {
             "emulated-seeds",
             Integer(1, MAX_SEEDS),
             Optional("as `seeds`"),
-            "The same in the emulated world, where a run takes as long as it says",
+            "The same in the emulated world, where runs take real time",
         ),
         key(
             "window",
             List(&Duration),
             Optional("the whole run"),
-            "From when to when delivery counts",
+            "Time window in which delivery counts",
         ),
-        key("variants", Tables(&VARIANT), Required, "The curves, at least one"),
-        key("axes", Tables(&AXIS), Optional("one point"), "The grid: every combination is a point"),
-        key("random", Table(&RANDOM), Optional("no draws"), "Points that are drawn"),
-        key("figures", Tables(&FIGURE), Optional("no figure"), "How it is drawn: a panel each"),
+        key("variants", Tables(&VARIANT), Required, "Curves, at least one"),
+        key(
+            "axes",
+            Tables(&AXIS),
+            Optional("one point"),
+            "Axes of the grid; every combination is a point",
+        ),
+        key("random", Table(&RANDOM), Optional("no draws"), "Random samples"),
+        key("figures", Tables(&FIGURE), Optional("no figure"), "Figures of the plan"),
     ]],
 };
 
 pub(super) static VARIANT: TableSchema = TableSchema {
     noun: "a variant",
     heading: "[[variants]]",
-    doc: "One curve: what its runs have that the scenario has not.",
+    doc: "One curve: the keys in which its runs differ from the scenario.",
     key_groups: &[&[
-        key("name", Text, Required, "As in the legend"),
+        key("name", Text, Required, "Name in the legend"),
         key(
             "transport",
             Words(&["tcp", "mptcp", "quic", "mpquic"]),
@@ -81,38 +86,43 @@ pub(super) static VARIANT: TableSchema = TableSchema {
             "set",
             Any("table of dotted keys: `{ \"hosts.phone.scheduler\" = \"redundant\" }`"),
             Optional("nothing"),
-            "Values for keys of the scenario; arrays by number, from 0",
+            "Values of scenario keys; array elements by number, from 0",
         ),
         key(
             "remove",
             List(&Text),
             Optional("nothing"),
-            "Keys that the scenario loses, before any is set",
+            "Keys to remove from the scenario before others are set",
         ),
-        key("worlds", WORLDS, Optional("the plan's"), "The only worlds in which it is run"),
+        key("worlds", WORLDS, Optional("the plan's"), "Worlds to which it is restricted"),
     ]],
 };
 
 pub(super) static AXIS: TableSchema = TableSchema {
     noun: "an axis",
     heading: "[[axes]]",
-    doc: "One dimension of the grid. A key below something that a variant removes is left out.",
+    doc: "One dimension of the grid. Keys below a key that a variant removes are omitted.",
     key_groups: &[&[
         key("name", Text, Required, "Column of the table, and of the figure's axis"),
         KEYS,
-        key("values", List(&Any("any value")), Required, "What the keys get, one after the other"),
+        key(
+            "values",
+            List(&Any("any value")),
+            Required,
+            "Values for the keys, one after the other",
+        ),
         key(
             "quick",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Those that are run with `--quick`",
+            "Values that are run with `--quick`",
         )
         .formerly("thin"),
         key(
             "emulated",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Those that are run in the emulated world; with `--quick` only those that are also in `quick`",
+            "Values that are run in the emulated world; with `--quick`, only those also in `quick`",
         ),
     ]],
 };
@@ -122,24 +132,33 @@ pub(super) static RANDOM: TableSchema = TableSchema {
     heading: "[random]",
     doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
     key_groups: &[&[
-        key("samples", Integer(1, MAX_SAMPLES), Required, "How many, at each point of the grid"),
-        key("quick", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--quick`")
-            .formerly("thin"),
+        key(
+            "samples",
+            Integer(1, MAX_SAMPLES),
+            Required,
+            "Number of samples at each point of the grid",
+        ),
+        key(
+            "quick",
+            Integer(1, MAX_SAMPLES),
+            Optional("all of them"),
+            "Number of samples with `--quick`",
+        )
+        .formerly("thin"),
         key(
             "seed-name",
             Text,
             Optional("the plan's name"),
-            "Name that seeds the draws; keeps the samples of a plan that was renamed",
+            "Name that seeds the draws; preserves the samples of a renamed plan",
         ),
-        key("draws", Tables(&DRAW), Required, "What each of them draws"),
+        key("draws", Tables(&DRAW), Required, "Quantities to draw for each sample"),
     ]],
 };
 
 pub(super) static DRAW: TableSchema = TableSchema {
     noun: "a draw",
     heading: "[[random.draws]]",
-    doc: "What is drawn, from exactly one distribution. The same plan, draw and number of the sample \
-        give the same value, whatever else is drawn.",
+    doc: "One drawn quantity, with exactly one distribution. The value depends only on the plan, the draw and the number of the sample.",
     key_groups: &[&[
         key("name", Text, Required, "Column of the table"),
         KEYS,
@@ -147,16 +166,11 @@ pub(super) static DRAW: TableSchema = TableSchema {
             "uniform",
             List(&Any("quantity")),
             Optional("another"),
-            "Least and most; whole numbers stay whole",
+            "Minimum and maximum; integers stay integers",
         ),
         key("exponential", OneOf(&[Any("quantity")]), Optional("another"), "The mean"),
-        key(
-            "lognormal",
-            Table(&LOGNORMAL),
-            Optional("another"),
-            "Of which the logarithm is normal",
-        ),
-        key("choice", List(&Any("`[value, weight]`")), Optional("another"), "One of some values"),
+        key("lognormal", Table(&LOGNORMAL), Optional("another"), "Lognormal distribution"),
+        key("choice", List(&Any("`[value, weight]`")), Optional("another"), "Choice among values"),
         key(
             "min",
             Any("quantity"),
@@ -187,8 +201,7 @@ pub(super) static LOGNORMAL: TableSchema = TableSchema {
 
 /// Returns every key that a plan may have, as Markdown.
 pub fn reference_markdown() -> String {
-    let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan-keys` \
-        prints it.";
+    let title = "# Plan files\n\n*For authors of sweeps and reproductions. Assumes [scenario files](scenario.md). See also [sweep](../guides/sweep.md) and [reproduce](../guides/reproduce.md).*\n\nAll keys of a plan, as printed by `towpath schema plan-keys`. `towpath sweep example` prints an annotated example.";
     let plan_schemas = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
     document::reference(title, plan_schemas.into_iter().chain(SCHEMAS))
 }

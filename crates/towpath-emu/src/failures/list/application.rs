@@ -12,8 +12,8 @@ const ENABLED_SYSCTL: &str = "net.mptcp.enabled";
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "kernel-without-mptcp",
-        title: "the client's kernel knows no Multipath TCP",
-        symptom: "Every program uses plain TCP; one that insists gets `Protocol not supported`.",
+        title: "the client's kernel does not support Multipath TCP",
+        symptom: "Every program uses plain TCP; a program that requires Multipath TCP gets `Protocol not supported`.",
         explanation: "The kernel is older than 5.6 or was built without CONFIG_MPTCP, so socket(…, \
               IPPROTO_MPTCP) is refused with EPROTONOSUPPORT. (Here a filter refuses it.)",
         cause: Some("kernel-without-mptcp"),
@@ -22,38 +22,35 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "mptcp-disabled",
-        title: "Multipath TCP is switched off on the client",
-        symptom: "Every program uses plain TCP; one that insists gets `Protocol not available`.",
+        title: "Multipath TCP is disabled on the client",
+        symptom: "Every program uses plain TCP; a program that requires Multipath TCP gets `Protocol not available`.",
         explanation: "net.mptcp.enabled is 0, so socket(…, IPPROTO_MPTCP) is refused with ENOPROTOOPT. \
-              Listeners that were there before keep working.",
+              Existing listeners keep working.",
         cause: Some("mptcp-disabled"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(HostSide::Client, ENABLED_SYSCTL, "0")],
     },
     FailureCase {
         name: "server-mptcp-disabled",
-        title: "Multipath TCP is switched off on the server",
+        title: "Multipath TCP is disabled on the server",
         symptom: "Connections work, but over one path: plain TCP.",
-        explanation: "The server's net.mptcp.enabled is 0; its program took plain TCP instead, and answers \
-              the option with a SYN/ACK that has none.",
+        explanation: "The server's net.mptcp.enabled is 0; its program used plain TCP instead, and answers with a SYN/ACK without the option.",
         cause: Some("listener-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(HostSide::Server, ENABLED_SYSCTL, "0")],
     },
     FailureCase {
         name: "blackhole-fallback",
-        title: "one swallowed SYN has switched Multipath TCP off for an hour",
-        symptom: "Every connection is plain TCP, to every server, though the way is clean today.",
-        explanation: "A box swallowed SYNs with the option once. The kernel then leaves the option out for \
-              net.mptcp.blackhole_timeout seconds, longer each time, for all destinations. Writing \
-              that setting, even with its own value, ends it at once.",
+        title: "one dropped SYN has disabled Multipath TCP for an hour",
+        symptom: "Every connection to every server is plain TCP, although the path is clean now.",
+        explanation: "A middlebox dropped SYNs with the option once. The kernel then omits the option for net.mptcp.blackhole_timeout seconds, longer each time, for all destinations. Writing that setting, even with its current value, ends it immediately.",
         cause: Some("blackhole-fallback-active"),
         needs_server_report: false,
         changes: &[NetworkMutation::FormerBox(1, &[DROP_CAPABLE])],
     },
     FailureCase {
         name: "blackhole-fallback-announced",
-        title: "the same hour without Multipath TCP, towards a server with two addresses",
+        title: "the same hour without Multipath TCP, to a server with two addresses",
         symptom: "The server announces addresses to others, but this client stays on one path.",
         explanation: "See `blackhole-fallback`: the state belongs to the client, not to a server.",
         cause: Some("blackhole-fallback-active"),
@@ -66,19 +63,17 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "listener-plain-tcp",
         title: "the server's program listens with plain TCP",
-        symptom: "The client asks for Multipath TCP and gets one path.",
-        explanation: "The kernel of the server could, but its program opened its socket with IPPROTO_TCP. \
-              The option reaches the last hop, the SYN/ACK has none.",
+        symptom: "The client requests Multipath TCP and gets one path.",
+        explanation: "The server's kernel supports it, but the program opened its socket with IPPROTO_TCP. The option reaches the last hop, but the SYN/ACK has none.",
         cause: Some("listener-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Listener(ServerBehaviour::Plain)],
     },
     FailureCase {
         name: "application-plain-tcp",
-        title: "an application of the client's does not ask for Multipath TCP",
-        symptom: "All is set up and a test succeeds, but the program that matters uses one path.",
-        explanation: "The program opens its socket with IPPROTO_TCP. Only the socket shows it: no counter \
-              moves. `towpath exec` or the program's own switch help.",
+        title: "an application of the client does not request Multipath TCP",
+        symptom: "The setup is complete and a test succeeds, but the relevant program uses one path.",
+        explanation: "The program opens its socket with IPPROTO_TCP. Only the socket shows it; no counter changes. `towpath exec` or the program's own option fixes it.",
         cause: Some("application-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Application(AppSocket::Plain)],
@@ -86,7 +81,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "remote-refused",
         title: "nothing listens at the server",
-        symptom: "`Connection refused`, with Multipath TCP and without.",
+        symptom: "`Connection refused`, with and without Multipath TCP.",
         explanation: "No program has the port open; this has nothing to do with Multipath TCP.",
         cause: Some("remote-refused"),
         needs_server_report: false,
@@ -106,10 +101,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "listener-closed-after-accept",
-        title: "the server takes one connection and stops listening",
-        symptom: "The connection stays on one path; further subflows are refused at once.",
-        explanation: "A further subflow needs a listener on its port, too: the answer to its SYN is a \
-              reset. The server must keep a listener, or signal an endpoint with a port.",
+        title: "the server accepts one connection and stops listening",
+        symptom: "The connection stays on one path; further subflows are refused immediately.",
+        explanation: "A further subflow also needs a listener on its port; here its SYN is answered with a reset. The server must keep a listener, or signal an endpoint with a port.",
         cause: Some("listener-closed-after-accept"),
         needs_server_report: false,
         changes: &[NetworkMutation::Listener(ServerBehaviour::Once)],
@@ -118,8 +112,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "load-balancer",
         title: "a load balancer sends the second path to another host",
         symptom: "The connection stays on one path; further subflows are reset.",
-        explanation: "Behind one address there are two hosts, chosen by the client's address. The other one \
-              does not know the token of the MP_JOIN and resets (its MPJoinNoTokenFound grows).",
+        explanation: "Two hosts share one address; the client's address selects one. The other host does not know the token of the MP_JOIN and resets (its MPJoinNoTokenFound grows).",
         cause: Some("load-balancer-other-host"),
         needs_server_report: false,
         changes: &[NetworkMutation::OtherServer],
@@ -127,9 +120,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-id0-denied",
         title: "the server forbids further subflows to its first address",
-        symptom: "One path, though the client has an endpoint; not even a SYN is sent.",
-        explanation: "net.mptcp.allow_join_initial_addr_port is 0 on the server, as behind a load balancer, \
-              but it announces no other address to connect to.",
+        symptom: "One path, although the client has an endpoint; no SYN is sent.",
+        explanation: "net.mptcp.allow_join_initial_addr_port is 0 on the server, as behind a load balancer, but it announces no other address.",
         cause: Some("join-id0-denied"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(

@@ -8,10 +8,9 @@ const ENDPOINT_WITHOUT_DEVICE: &[&str] = &["10.1.2.2 subflow"];
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "kernel-defaults",
-        title: "a fresh client: no endpoint, no announced address accepted",
-        symptom: "The server announces its second address; the client does nothing with it.",
-        explanation: "`add_addr_accepted` is 0 by default, and there is no endpoint: the kernel may not use \
-              what it is told.",
+        title: "a default client: no endpoint, no announced address accepted",
+        symptom: "The server announces its second address; the client does not use it.",
+        explanation: "`add_addr_accepted` is 0 by default, and there is no endpoint: the kernel ignores announced addresses.",
         cause: Some("add-addr-limit"),
         needs_server_report: false,
         changes: &[
@@ -23,8 +22,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "no-endpoints",
         title: "the client has no endpoint, and the server announces nothing",
-        symptom: "Multipath TCP with one subflow, and no sign of trouble.",
-        explanation: "Limits allow subflows, but no address was given out for them.",
+        symptom: "Multipath TCP with one subflow, and no error.",
+        explanation: "The limits allow subflows, but no address is available for them.",
         cause: Some("no-endpoints"),
         needs_server_report: false,
         changes: &[
@@ -35,7 +34,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "subflow-limit",
         title: "the client's limit allows no further subflow",
-        symptom: "An endpoint is there, yet no SYN leaves from it.",
+        symptom: "An endpoint exists, but no SYN is sent from it.",
         explanation: "`ip mptcp limits` says `subflows 0`.",
         cause: Some("subflow-limit"),
         needs_server_report: false,
@@ -61,7 +60,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "add-addr-limit",
         title: "the client accepts no announced address",
         symptom: "The server's second address arrives (ADD_ADDR) and stays unused.",
-        explanation: "`add_addr_accepted` is 0 on the client. It has no endpoint of its own, either.",
+        explanation: "`add_addr_accepted` is 0 on the client. It also has no endpoint of its own.",
         cause: Some("add-addr-limit"),
         needs_server_report: false,
         changes: &[
@@ -73,7 +72,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "peer-limit",
         title: "the server's limit allows no further subflow",
-        symptom: "Further subflows are made and closed within a millisecond, with a reset.",
+        symptom: "Further subflows are established and reset within a millisecond.",
         explanation: "`subflows 0` on the server: it rejects the MP_JOIN's third packet \
               (its MPJoinRejected grows).",
         cause: Some("peer-limit"),
@@ -82,10 +81,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "userspace-path-manager",
-        title: "the path manager is left to a daemon that is not there",
-        symptom: "Endpoints and limits look right, but nothing is done with them.",
-        explanation: "net.mptcp.path_manager (pm_type) says userspace: the kernel leaves subflows to a \
-              daemon such as mptcpd, and none runs.",
+        title: "the path manager is delegated to a daemon that does not run",
+        symptom: "Endpoints and limits are correct, but have no effect.",
+        explanation: "net.mptcp.path_manager (pm_type) is userspace: the kernel delegates subflows to a daemon such as mptcpd, but none runs.",
         cause: Some("userspace-path-manager-without-daemon"),
         needs_server_report: false,
         changes: &[
@@ -96,8 +94,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "endpoint-address-missing",
         title: "the endpoint's address is not one of this host",
-        symptom: "The kernel took the endpoint without a word, and opens nothing.",
-        explanation: "Endpoints are not checked against addresses: binding to it fails \
+        symptom: "The kernel accepted the endpoint silently, and opens no subflow.",
+        explanation: "Endpoints are not compared with addresses: binding to it fails \
               (MPJoinSynTxBindErr).",
         cause: Some("endpoint-address-missing"),
         needs_server_report: false,
@@ -105,9 +103,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "endpoint-address-stale",
-        title: "the interface got another address from DHCP since",
+        title: "the interface got a new address from DHCP",
         symptom: "It worked yesterday; today there is one path.",
-        explanation: "The endpoint still has the old address. What sets endpoints must follow addresses.",
+        explanation: "The endpoint still has the old address. The program that sets endpoints must follow address changes.",
         cause: Some("endpoint-address-missing"),
         needs_server_report: false,
         changes: &[
@@ -118,9 +116,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "endpoint-interface-down",
-        title: "the endpoint's interface is switched off",
-        symptom: "One path; the endpoint is there.",
-        explanation: "Its interface is down, so that no route leaves from it.",
+        title: "the endpoint's interface is disabled",
+        symptom: "One path, although the endpoint exists.",
+        explanation: "Its interface is down, so it has no route.",
         cause: Some("endpoint-interface-down"),
         needs_server_report: false,
         changes: &[NetworkMutation::Down(HostSide::Client, 2)],
@@ -128,9 +126,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "client-signal",
         title: "the client's endpoint says `signal` instead of `subflow`",
-        symptom: "One path. The client announces its second address, and nobody comes.",
-        explanation: "`signal` announces an address for the other side to connect to, which servers do not \
-              do. A client needs `subflow`.",
+        symptom: "One path. The client announces its second address, but the server does not use it.",
+        explanation: "`signal` announces an address for the peer to connect to, which servers do not do. A client needs `subflow`.",
         cause: Some("endpoint-wrong-role"),
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 signal"])],
@@ -138,7 +135,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "server-subflow",
         title: "the server's endpoint says `subflow` instead of `signal`",
-        symptom: "Two subflows; the client is never told of the server's second address.",
+        symptom: "Two subflows; the client never learns the server's second address.",
         explanation: "A server does not connect to its clients: its second address must be announced \
               (`signal`).",
         cause: Some("endpoint-wrong-role"),
@@ -152,8 +149,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "server-has-the-clients-block",
         title: "the client's commands were pasted on the server",
         symptom: "Every command succeeded on both hosts; the server's second address is never used.",
-        explanation: "The server's endpoints are the client's two addresses, with `subflow`. The kernel \
-              takes addresses that are not its own. It needs its own, with `signal`.",
+        explanation: "The server's endpoints are the client's two addresses, with `subflow`. The kernel accepts addresses that are not its own. The server needs its own, with `signal`.",
         cause: Some("endpoint-wrong-role"),
         needs_server_report: true,
         changes: &[
@@ -167,9 +163,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "no-source-route",
         title: "the second interface has no route of its own",
-        symptom: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
-        explanation: "Packets with the second interface's address leave by the first one's gateway, which \
-              takes no foreign addresses. A table for each source address is missing.",
+        symptom: "The second subflow stays in SYN-SENT; the kernel still counts it.",
+        explanation: "Packets with the second interface's address leave through the first one's gateway, which does not forward foreign addresses. A table for each source address is missing.",
         cause: Some("no-source-route"),
         needs_server_report: false,
         changes: &[
@@ -194,8 +189,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "no-gateway-on-interface",
         title: "the endpoint is bound to an interface without a gateway",
         symptom: "The second subflow stays in SYN-SENT, and no packet leaves.",
-        explanation: "`dev` binds the subflow to an interface that has no route to the server: the kernel \
-              takes the server for a neighbour, and asks for its hardware address, without an answer.",
+        explanation: "`dev` binds the subflow to an interface that has no route to the server: the kernel treats the server as a neighbour and sends ARP requests without a reply.",
         cause: Some("no-gateway-on-interface"),
         needs_server_report: false,
         changes: &[NetworkMutation::Routing(Routing::FirstOnly)],
@@ -204,8 +198,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "reverse-path-filter",
         title: "strict reverse path filtering on the second interface",
         symptom: "SYN/ACKs arrive at the second interface and are ignored.",
-        explanation: "rp_filter is 1 and the best route back to the server is the first interface, so what \
-              comes in at the second one is taken for spoofed (IPReversePathFilter grows).",
+        explanation: "rp_filter is 1 and the best route back to the server is the first interface, so packets that arrive at the second one count as spoofed (IPReversePathFilter grows).",
         cause: Some("reverse-path-filter"),
         needs_server_report: false,
         changes: &[
@@ -216,7 +209,7 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "reverse-path-filter-one-interface",
         title: "strict reverse path filtering, set on the interface alone",
-        symptom: "As before, though `conf.all.rp_filter` is 0.",
+        symptom: "As before, although `conf.all.rp_filter` is 0.",
         explanation: "The larger of the two values counts: `conf.c2.rp_filter` is 1.",
         cause: Some("reverse-path-filter"),
         needs_server_report: false,
@@ -228,9 +221,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "server-reverse-path-filter",
         title: "strict reverse path filtering at the server's second address",
-        symptom: "The announced address is tried, and nothing comes back.",
+        symptom: "The announced address is tried, without a reply.",
         explanation: "The server's rp_filter is 1 and its best route to the client is its first interface, \
-              so what comes in at the second is taken for spoofed (its IPReversePathFilter grows).",
+              so packets that arrive at the second one count as spoofed (its IPReversePathFilter grows).",
         cause: Some("reverse-path-filter"),
         needs_server_report: true,
         changes: &[
@@ -242,9 +235,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "same-subnet",
         title: "all interfaces in one subnet: two subflows, one cable",
-        symptom: "Two healthy subflows, and no more than the throughput of one.",
-        explanation: "Any interface answers for every address of its host (ARP flux), and without tables \
-              every packet leaves by the first: only the interfaces' own byte counters show it. \
+        symptom: "Two healthy subflows with the throughput of one.",
+        explanation: "Any interface answers for every address of its host (ARP flux), and without tables every packet leaves through the first. Only the interfaces' byte counters show it. \
               arp_ignore=1, arp_announce=2 and a table for each address help.",
         cause: Some("same-subnet-arp"),
         needs_server_report: true,
@@ -258,8 +250,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "endpoint-backup-only",
         title: "the only further endpoint is a backup",
-        symptom: "Two subflows, and all data on the first.",
-        explanation: "The endpoint has the flag `backup`: its subflow waits until no other works.",
+        symptom: "Two subflows; all data uses the first.",
+        explanation: "The endpoint has the flag `backup`: its subflow waits until all others fail.",
         cause: Some("endpoint-backup-only"),
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(
@@ -270,9 +262,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "all-endpoints-one-interface",
         title: "the endpoints are all on the first interface",
-        symptom: "Two subflows, and no more than one path's throughput.",
-        explanation: "The endpoint is a second address of the interface that is used anyway; the second \
-              interface has none.",
+        symptom: "Two subflows with the throughput of one path.",
+        explanation: "The endpoint is a second address of the first interface; the second interface has none.",
         cause: Some("all-endpoints-one-interface"),
         needs_server_report: false,
         changes: &[
@@ -282,10 +273,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "duplicate-managers",
-        title: "something deletes the endpoint and adds it again, all the time",
+        title: "a program repeatedly deletes the endpoint and adds it again",
         symptom: "Subflows come and go.",
-        explanation: "Two programs look after endpoints (NetworkManager, mptcpd, a script), each undoing \
-              what the other did.",
+        explanation: "Two programs manage endpoints (NetworkManager, mptcpd, a script) and undo each other's changes.",
         cause: Some("duplicate-managers"),
         needs_server_report: false,
         changes: &[NetworkMutation::FlapEndpoint("10.1.2.2")],

@@ -49,18 +49,17 @@ pub(in crate::failures) const DROP_TCP: RouterRule = RouterRule {
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-dropped",
-        title: "a box swallows SYNs with the option",
-        symptom: "Connecting takes three seconds; then it is plain TCP.",
-        explanation: "The first SYNs vanish, the kernel leaves the option out of a later one, and \
-              remembers that for an hour, for all destinations.",
+        title: "a middlebox drops SYNs with the option",
+        symptom: "Connecting takes three seconds and results in plain TCP.",
+        explanation: "The first SYNs are lost; the kernel then omits the option, and continues to do so for an hour for all destinations.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE])],
     },
     FailureCase {
         name: "syn-dropped-v6",
-        title: "a box swallows IPv6 SYNs with the option",
-        symptom: "Connecting takes three seconds; then it is plain TCP.",
+        title: "a middlebox drops IPv6 SYNs with the option",
+        symptom: "Connecting takes three seconds and results in plain TCP.",
         explanation: "As `syn-dropped`, in IPv6.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
@@ -68,10 +67,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "syn-stripped",
-        title: "a box removes the option from SYNs",
+        title: "a middlebox removes the option from SYNs",
         symptom: "The connection works, over one path: plain TCP.",
-        explanation: "The server never sees the option, so its SYN/ACK has none. SYNs with a rising time \
-              to live show between which routers it goes.",
+        explanation: "The server never sees the option, so its SYN/ACK has none. SYNs with increasing TTL show the router that removes it.",
         cause: Some("syn-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -81,7 +79,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "syn-stripped-v6",
-        title: "a box removes the option from IPv6 SYNs",
+        title: "a middlebox removes the option from IPv6 SYNs",
         symptom: "The connection works, over one path: plain TCP.",
         explanation: "As `syn-stripped`, in IPv6.",
         cause: Some("syn-option-stripped"),
@@ -93,9 +91,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "all-stripped",
-        title: "a box removes the option from every packet",
+        title: "a middlebox removes the option from every packet",
         symptom: "The connection works, over one path: plain TCP.",
-        explanation: "As `syn-stripped`; the way back is the same.",
+        explanation: "As `syn-stripped`, also on the return path.",
         cause: Some("syn-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -105,10 +103,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "synack-stripped",
-        title: "a box removes the option from SYN/ACKs",
+        title: "a middlebox removes the option from SYN/ACKs",
         symptom: "The connection works, over one path: plain TCP.",
-        explanation: "The option reaches the server, and its answer is lost on the way back. The server \
-              learns of it from the third packet (MPCapableFallbackACK grows there).",
+        explanation: "The option reaches the server, but is removed from the SYN/ACK. The server notices at the third packet (MPCapableFallbackACK grows there).",
         cause: Some("synack-option-stripped"),
         needs_server_report: true,
         changes: &[NetworkMutation::Box(
@@ -118,9 +115,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "later-stripped",
-        title: "a box lets the option pass in the handshake only",
-        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
-        explanation: "Data without the option makes both sides fall back (MPCapableDataFallback, RFC 8684 \
+        title: "a middlebox passes the option only in the handshake",
+        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
+        explanation: "Data without the option makes both hosts fall back (MPCapableDataFallback, RFC 8684 \
               §3.7).",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
@@ -131,8 +128,8 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "later-stripped-up",
-        title: "a box removes the option from what the client sends, after the SYN",
-        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
+        title: "a middlebox removes the option from the client's packets after the SYN",
+        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
         explanation: "The third packet and the data reach the server without the option.",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
@@ -143,8 +140,8 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "dss-stripped",
-        title: "a box removes the data sequence signals",
-        symptom: "Multipath TCP for a moment, then plain TCP for ever.",
+        title: "a middlebox removes the data sequence signals",
+        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
         explanation: "It knows the options of the handshake, but not those of data.",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
@@ -155,7 +152,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "payload-rewritten",
-        title: "a gateway changes what the client sends",
+        title: "a gateway modifies the client's data",
         symptom: "The connection ends with an error, or falls back.",
         explanation: "An application gateway rewrites addresses in the payload. With checksums the \
               receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
@@ -165,9 +162,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "payload-rewritten-unnoticed",
-        title: "a gateway changes what the client sends, and nobody checks",
-        symptom: "Programs get wrong data; Multipath TCP goes on.",
-        explanation: "Without checksums (the default of Linux), what has its length is taken as it comes.",
+        title: "a gateway modifies the client's data, and no host checks it",
+        symptom: "Programs receive wrong data; Multipath TCP continues.",
+        explanation: "Without checksums (Linux's default), modified data of the same length is accepted.",
         cause: Some("payload-rewritten"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[REWRITE])],
@@ -175,8 +172,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-forbidden",
         title: "a firewall forbids SYNs with the option",
-        symptom: "`No route to host` with Multipath TCP, and none of that with plain TCP.",
-        explanation: "A box answers the SYN with ICMP: administratively prohibited.",
+        symptom: "`No route to host` with Multipath TCP, but not with plain TCP.",
+        explanation: "A middlebox answers the SYN with ICMP: administratively prohibited.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -187,27 +184,26 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-reset",
         title: "a firewall resets SYNs with the option",
-        symptom: "`Connection refused` with Multipath TCP, and none of that with plain TCP.",
-        explanation: "A box answers the SYN by a reset in the server's name.",
+        symptom: "`Connection refused` with Multipath TCP, but not with plain TCP.",
+        explanation: "A middlebox answers the SYN with a reset in the server's name.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[capable_packets(PacketAction::Reset)])],
     },
     FailureCase {
         name: "payload-rewritten-second",
-        title: "a gateway on the second path changes what the client sends",
+        title: "a gateway on the second path modifies the client's data",
         symptom: "The second subflow is reset when the first data pass over it.",
-        explanation: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection \
-              goes on over the other.",
+        explanation: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection continues over the other.",
         cause: Some("payload-rewritten"),
         needs_server_report: true,
         changes: &[CHECKSUM, NetworkMutation::Box(2, &[REWRITE])],
     },
     FailureCase {
         name: "remote-silent",
-        title: "nobody answers",
-        symptom: "Connecting hangs, with Multipath TCP and without.",
-        explanation: "A firewall swallows every packet to the port; this has nothing to do with Multipath \
+        title: "no reply from the server",
+        symptom: "Connecting hangs, with and without Multipath TCP.",
+        explanation: "A firewall drops every packet to the port; this has nothing to do with Multipath \
               TCP.",
         cause: Some("remote-silent"),
         needs_server_report: false,
@@ -215,9 +211,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "remote-silent-v6",
-        title: "nobody answers over IPv6",
+        title: "no host answers over IPv6",
         symptom: "Connecting hangs.",
-        explanation: "A firewall swallows every packet.",
+        explanation: "A firewall drops every packet.",
         cause: Some("remote-silent"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Connect(SERVER_V6)],

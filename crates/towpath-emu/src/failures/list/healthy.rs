@@ -19,7 +19,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-v4",
         title: "two paths over IPv4",
         symptom: "Two subflows, both carrying data.",
-        explanation: "A usual network without any failure.",
+        explanation: "A normal network without any failure.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT)],
@@ -58,8 +58,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-nat",
         title: "the second path has a NAT",
         symptom: "Two subflows, both carrying data.",
-        explanation: "The server sees another address and port; MP_JOIN carries a number in place of the \
-              address, so that does no harm.",
+        explanation: "The server sees another address and port; MP_JOIN carries an identifier instead of the address, so this is harmless.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[NAT])],
@@ -77,7 +76,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-three-paths",
         title: "three paths",
         symptom: "Three subflows, all carrying data.",
-        explanation: "Two endpoints beside the first interface.",
+        explanation: "Two endpoints in addition to the first interface.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -90,7 +89,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "healthy-one-subnet",
-        title: "one subnet, done right",
+        title: "one subnet, configured correctly",
         symptom: "Two subflows, both carrying data.",
         explanation: "arp_ignore=1, arp_announce=2 and a table for each address keep each subflow on its \
               own cable.",
@@ -113,7 +112,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-one-interface",
         title: "one interface with two addresses",
         symptom: "Two subflows over one cable.",
-        explanation: "There is no other interface; two addresses may still take two ways further on.",
+        explanation: "There is no other interface; two addresses may still use two routes further on.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -136,7 +135,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "healthy-fullmesh",
-        title: "every address with every other",
+        title: "every address paired with every other",
         symptom: "Four subflows.",
         explanation: "Endpoints with `fullmesh`.",
         cause: None,
@@ -153,7 +152,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-backup",
         title: "a third interface is kept as a backup",
         symptom: "Two subflows carry data, a third waits.",
-        explanation: "The expensive path has the flag `backup`; a regular one is there beside it.",
+        explanation: "The expensive path has the flag `backup`; a regular path is available.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -187,9 +186,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "healthy-wifi-cellular",
-        title: "a fast path and one of twice the delay",
+        title: "two paths, one with twice the delay",
         symptom: "Two subflows, both carrying data.",
-        explanation: "Paths need not be equal.",
+        explanation: "Paths can differ.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -204,7 +203,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "healthy-application",
         title: "an application that uses Multipath TCP",
         symptom: "Two subflows, both carrying data.",
-        explanation: "Its socket is of the right kind.",
+        explanation: "Its socket is a Multipath TCP socket.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Application(AppSocket::Multipath)],

@@ -134,7 +134,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "mesh-with-a-strict-path",
-        "every address with every other, and one path forbids further subflows",
+        "every address paired with every other, and one path forbids further subflows",
         Some("join-prohibited"),
         false,
         &[

@@ -38,16 +38,16 @@ const HIGH_BDP: PathQuality = PathQuality { delay_ms: 50, ..PathQuality::DEFAULT
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-dropped",
-        title: "a box on the second path swallows further subflows",
-        symptom: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
-        explanation: "SYNs with MP_JOIN get no answer.",
+        title: "a middlebox on the second path drops further subflows",
+        symptom: "The second subflow stays in SYN-SENT; the kernel still counts it.",
+        explanation: "SYNs with MP_JOIN get no reply.",
         cause: Some("join-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)])],
     },
     FailureCase {
         name: "join-dropped-v6",
-        title: "a box on the second path swallows further subflows over IPv6",
+        title: "a middlebox on the second path drops further subflows over IPv6",
         symptom: "The second subflow stays in SYN-SENT.",
         explanation: "As `join-dropped`, in IPv6.",
         cause: Some("join-dropped"),
@@ -59,9 +59,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "join-answer-dropped",
-        title: "a box on the second path swallows the answers to further subflows",
+        title: "a middlebox on the second path drops the SYN/ACKs of further subflows",
         symptom: "The second subflow stays in SYN-SENT.",
-        explanation: "SYN/ACKs with MP_JOIN do not come back.",
+        explanation: "SYN/ACKs with MP_JOIN do not arrive.",
         cause: Some("join-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -75,9 +75,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "join-stripped",
-        title: "a box on the second path removes MP_JOIN",
-        symptom: "The second subflow is made and reset at once, without an error.",
-        explanation: "The server takes the SYN for a new connection; its SYN/ACK has no MP_JOIN, so the \
+        title: "a middlebox on the second path removes MP_JOIN",
+        symptom: "The second subflow is established and reset immediately, without an error.",
+        explanation: "The server treats the SYN as a new connection; its SYN/ACK has no MP_JOIN, so the \
               client resets.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
@@ -88,9 +88,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "join-answer-stripped",
-        title: "a box on the second path removes MP_JOIN from SYN/ACKs",
-        symptom: "The second subflow is made and reset at once, without an error.",
-        explanation: "The client's own SYN was understood, but it sees an answer without the option.",
+        title: "a middlebox on the second path removes MP_JOIN from SYN/ACKs",
+        symptom: "The second subflow is established and reset immediately, without an error.",
+        explanation: "The server understood the SYN, but the client receives a SYN/ACK without the option.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -100,8 +100,8 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "join-stripped-both",
-        title: "a box on the second path removes every option of Multipath TCP",
-        symptom: "The second subflow is made and reset at once, without an error.",
+        title: "a middlebox on the second path removes every Multipath TCP option",
+        symptom: "The second subflow is established and reset immediately, without an error.",
         explanation: "As `join-stripped`.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
@@ -113,8 +113,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-reset",
         title: "a firewall on the second path resets further subflows",
-        symptom: "Further subflows are refused at once.",
-        explanation: "A box answers SYNs with MP_JOIN by a reset in the server's name.",
+        symptom: "Further subflows are refused immediately.",
+        explanation: "A middlebox answers SYNs with MP_JOIN with a reset in the server's name.",
         cause: Some("join-reset"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
@@ -123,7 +123,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-prohibited",
         title: "a firewall on the second path forbids further subflows",
         symptom: "Further subflows end after a second with `No route to host`.",
-        explanation: "A box answers with ICMP: administratively prohibited.",
+        explanation: "A middlebox answers with ICMP: administratively prohibited.",
         cause: Some("join-prohibited"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -145,7 +145,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "join-unreachable-host",
-        title: "a router on the second path does not find the server",
+        title: "a router on the second path cannot reach the server",
         symptom: "Further subflows end after a second with `No route to host`.",
         explanation: "A router on the second path answers with ICMP: host unreachable.",
         cause: Some("join-unreachable"),
@@ -157,10 +157,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "announced-address-unreachable",
-        title: "the server announces an address that nobody finds",
-        symptom: "One path. The announced address (ADD_ADDR) is tried, and the try fails after a \
-              second.",
-        explanation: "The way to the announced address ends at a router that says so.",
+        title: "the server announces an address that does not exist",
+        symptom: "One path. The announced address (ADD_ADDR) is tried, and the attempt fails after a second.",
+        explanation: "The route to the announced address ends at a router that reports it.",
         cause: Some("announced-address-unreachable"),
         needs_server_report: false,
         changes: &[
@@ -172,7 +171,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "announced-address-silent",
         title: "the server announces an address that does not answer",
         symptom: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
-        explanation: "No host has the announced address; the kernel counts the subflow all the same.",
+        explanation: "No host has the announced address; the kernel still counts the subflow.",
         cause: Some("announced-address-unreachable"),
         needs_server_report: false,
         changes: &[
@@ -182,9 +181,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "announcement-swallowed",
-        title: "a box swallows the server's announcements",
+        title: "a middlebox drops the server's announcements",
         symptom: "Two subflows, none of them to the server's second address.",
-        explanation: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
+        explanation: "A middlebox passes every packet except those with ADD_ADDR. The server's AddAddrTx grows, its \
               EchoAdd does not.",
         cause: Some("announcement-stripped"),
         needs_server_report: true,
@@ -205,8 +204,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "announced-address-private",
         title: "a server behind NAT announces its private address",
         symptom: "One path. The announced address (ADD_ADDR) is tried, without an answer.",
-        explanation: "The server does not know its public address and announces the one that its interface \
-              has, which means nothing here.",
+        explanation: "The server does not know its public address and announces its private address, which is not reachable.",
         cause: Some("announced-address-private"),
         needs_server_report: false,
         changes: &[
@@ -218,8 +216,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "dead-announced-addresses",
         title: "dead announced addresses use up the limit",
-        symptom: "The server announces three addresses, of which one would work, and it is not used.",
-        explanation: "Each announced address counts against `add_addr_accepted`, also when the try failed.",
+        symptom: "The server announces three addresses; the only reachable one is not used.",
+        explanation: "Each announced address counts against `add_addr_accepted`, even if the attempt failed.",
         cause: Some("dead-announced-addresses-use-limits"),
         needs_server_report: false,
         changes: &[
@@ -235,8 +233,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "path-silent",
         title: "the second path falls silent during the connection",
         symptom: "Throughput drops; no event says why, and the subflow is still counted.",
-        explanation: "Every packet of the path vanishes from some moment on. The kernel only marks the \
-              subflow as stale and sends its data again over the other.",
+        explanation: "From some moment on, every packet of the path is lost. The kernel only marks the subflow as stale and reinjects its data on the other.",
         cause: Some("path-silent"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
@@ -244,18 +241,17 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-silent-first",
         title: "the first path falls silent during the connection",
-        symptom: "A short stall; then the second path carries all.",
-        explanation: "As `path-silent`, where the connection began.",
+        symptom: "A short stall; then the second path carries all data.",
+        explanation: "As `path-silent`, on the path of the first subflow.",
         cause: Some("path-silent"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL]))],
     },
     FailureCase {
         name: "nat-timeout",
-        title: "a NAT on the first path forgets a program's idle subflow",
+        title: "a NAT on the first path drops the state of a program's idle subflow",
         symptom: "After a pause, a long-lived connection is slow; a new one is not.",
-        explanation: "The NAT forgets connections that are silent for 0.8 s (real ones take minutes), and \
-              drops what comes later. The subflow looks established at both ends.",
+        explanation: "The NAT drops the state of connections after 0.8 s without packets (real NATs after minutes), and then drops their packets. The subflow looks established on both hosts.",
         cause: Some("nat-timeout"),
         needs_server_report: false,
         changes: &[
@@ -267,8 +263,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "subflow-not-recreated",
         title: "a program's first subflow was reset once, and does not come back",
         symptom: "A long-lived connection has one subflow; a new one has two.",
-        explanation: "A firewall of the first path was restarted and reset what it did not know. Linux \
-              opens a subflow when the connection begins or an endpoint is new, not when it was lost.",
+        explanation: "A firewall of the first path was restarted and reset unknown connections. Linux opens a subflow at the start of a connection or for a new endpoint, but does not reopen a lost one.",
         cause: Some("subflow-not-recreated"),
         needs_server_report: false,
         changes: &[
@@ -287,17 +282,16 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "link-down",
         title: "the second interface goes down during the connection",
         symptom: "Throughput drops; no event says why.",
-        explanation: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
+        explanation: "The interface is disabled. The kernel does not report that the subflow is dead.",
         cause: Some("link-down"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Down(2))],
     },
     FailureCase {
         name: "path-mtu-hole",
-        title: "the second path swallows large packets",
+        title: "the second path drops large packets",
         symptom: "Both subflows are established, and all data go over the first.",
-        explanation: "The path carries 1,300 bytes at most, and no router says so: handshakes pass, data \
-              do not.",
+        explanation: "The path carries packets of at most 1,300 bytes, and no router reports it: handshakes pass, full packets do not.",
         cause: Some("path-mtu-hole"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -307,9 +301,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "path-mtu-hole-first",
-        title: "the first path swallows large packets",
-        symptom: "The connection is made, and then hangs or is slow.",
-        explanation: "As `path-mtu-hole`, where the connection begins.",
+        title: "the first path drops large packets",
+        symptom: "The connection is established, then hangs or is slow.",
+        explanation: "As `path-mtu-hole`, on the path of the first subflow.",
         cause: Some("path-mtu-hole"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -321,7 +315,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "path-lossy",
         title: "the second path loses one packet in five",
         symptom: "The second subflow carries next to nothing.",
-        explanation: "Loss keeps its window small.",
+        explanation: "Loss keeps its congestion window small.",
         cause: Some("path-lossy"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -331,10 +325,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "path-much-slower",
-        title: "the second path takes a hundred times as long",
+        title: "the second path has a hundred times the delay",
         symptom: "Two subflows, hardly more throughput than one, and late data.",
-        explanation: "Its round trip takes 800 ms, that of the first path 10 ms: what is sent there holds \
-              up what comes behind.",
+        explanation: "Its round-trip time is 800 ms, that of the first path 10 ms: data sent there delays later data.",
         cause: Some("path-much-slower"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -346,8 +339,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "receive-buffer-too-small",
         title: "the client's buffers hold a few packets",
         symptom: "Two subflows are slower than they should be.",
-        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below what bandwidth times delay of all paths \
-              needs; one buffer serves all subflows.",
+        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below the bandwidth-delay product of all paths; one buffer serves all subflows.",
         cause: Some("receive-buffer-too-small"),
         needs_server_report: true,
         changes: &[
@@ -361,8 +353,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "backup-used",
         title: "the server sends over the path that the client keeps as a backup",
         symptom: "The expensive path is as busy as the others.",
-        explanation: "The flag is a wish: the other side may not know or not obey it. (Here a box clears it \
-              in MP_JOIN, so that the server does not learn of it.)",
+        explanation: "The flag is a request that the peer may not know or obey. (Here a middlebox clears it in MP_JOIN, so the server never sees it.)",
         cause: Some("backup-used"),
         needs_server_report: true,
         changes: &[
@@ -376,10 +367,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "backup-flag-asymmetric",
-        title: "the server calls the second subflow a backup, the client does not",
-        symptom: "Two subflows; what the server sends goes over the first alone.",
-        explanation: "The flag is asked for by each side for its own direction of data: here the server \
-              announces its address as a backup.",
+        title: "the server marks the second subflow as a backup, the client does not",
+        symptom: "Two subflows; the server sends only over the first.",
+        explanation: "Each host requests the flag for the data that it receives; here the server announces its address as a backup.",
         cause: Some("backup-flag-asymmetric"),
         needs_server_report: true,
         changes: &[

@@ -182,7 +182,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "late-box-drops-v6",
-        "a box swallows IPv6 SYNs with the option behind its own time to live",
+        "a middlebox drops IPv6 SYNs with the option behind its own time to live",
         Some("syn-option-dropped"),
         false,
         &[

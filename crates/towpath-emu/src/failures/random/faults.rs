@@ -439,7 +439,7 @@ pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
             draft.endpoints = (1..=draft.path_count())
                 .map(|path| draft.endpoint(path, "subflow fullmesh"))
                 .collect();
-            "every address with every other"
+            "every address paired with every other"
         }
         2 => {
             for quality in &mut draft.qualities {

@@ -215,7 +215,7 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     }
     cases.swap(1, 3);
     run_in_parallel(&cases[..times(2, 6)], |_, (replaced, message, is_interrupted)| {
-        let case = format!("{message} for ever in place of {replaced}");
+        let case = format!("{message} permanently in place of {replaced}");
         let lie = message.clone();
         let liar = Liar::start_before(
             &site.port,
