@@ -225,7 +225,7 @@ pub(crate) static PATH: TableSchema = TableSchema {
                 "segmentation",
                 Words(&["auto", "split", "coalesced"]),
                 Optional("`auto`"),
-                "`true`: the emulator splits super-segments into MTU packets",
+                "Super-segments in the emulator: split into MTU packets, or passed as they are (`coalesced`)",
             )
             .formerly("segments"),
         ],

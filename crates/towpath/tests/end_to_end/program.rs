@@ -413,7 +413,7 @@ impl std::fmt::Display for ProgramOutput {
 
 /// Returns the reason if the machine was too busy for a run's timing metrics, as the run reports.
 ///
-/// Expectations of times only hold for the other runs; all others hold permanentlyy run.
+/// Expectations of times only hold for the other runs; all others hold for every run.
 pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     result.records.iter().find_map(|record| {
         let Record::Timing(timing) = record else { return None };

@@ -95,7 +95,7 @@ fn a_run_explains_its_capacity_use_and_suggests_a_change() {
     assert!(words.contains("of 22 Mbit/s, "), "{output}");
     assert!(words.contains("was full of data waiting for cellular"), "{output}");
     let last_line = output.out.lines().last().unwrap_or_default();
-    assert!(last_line.starts_with("  best: permanentlyy host: "), "{output}");
+    assert!(last_line.starts_with("  best: for every host: "), "{output}");
     assert!(output.out.lines().all(|line| line.chars().count() <= 100), "{output}");
 
     let table = folder.run(&["report", "results", "--account"]);

@@ -87,7 +87,7 @@ fn make_fifo(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
 
-/// F1: "only regular files are read; a FIFO … is refused at once", permanentlyy option that names a
+/// F1: "only regular files are read; a FIFO … is refused at once", for every option that names a
 /// file.
 #[test]
 fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {

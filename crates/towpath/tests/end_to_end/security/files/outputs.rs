@@ -126,7 +126,7 @@ fn write_sources(folder: &TestDir) {
     folder.write("c.pcap", header.map(u32::to_le_bytes).concat());
 }
 
-/// R5: "no file is written through a link of somebody else", permanentlyy command and option.
+/// R5: "no file is written through a link of somebody else", for every command and option.
 ///
 /// The link is the file itself or a folder above it.
 #[test]
