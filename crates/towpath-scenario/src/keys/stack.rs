@@ -10,70 +10,79 @@ pub(super) const STACK: &[KeySchema] = &[
         "stack",
         Words(&["kernel", "towpath"]),
         Optional("that of `[run]`, else `kernel`"),
-        "TCP and MPTCP stack; the simulated world has only `towpath`. The keys below apply to `towpath`",
+        "TCP and Multipath TCP stack of the host. The simulated world always uses `towpath`. \
+         Except for the two keys of QUIC, the keys below need `towpath`",
     ),
     key(
         "profile",
         Words(&["linux-6.18", "linux-6.x", "linux-3.2-mptcp", "ideal"]),
         Optional("that of `[run]`, else `linux-6.18`"),
-        "Behaviour of the host and the stack: a Linux version, the kernel of multipath-tcp.org, or an ideal host",
+        "Behaviour of the host and its stack: a Linux version, the kernel of multipath-tcp.org, \
+         or an ideal host; see [Profiles](#profiles)",
     ),
     key(
         "profile-switches",
         Table(&PROFILE_SWITCHES),
         Optional("the profile's"),
-        "Deviations from the profile",
+        "Single deviations from the profile",
     ),
     key(
         "scheduler",
         Name(32),
         Optional("that of `[run]`, else the profile's"),
-        "Scheduler, which selects the subflow for the next data: `linux`, `min-rtt`, `round-robin`, `redundant`, `blest`, \
-         `ecf`, `pushing`, `backup-aware`, `aggregate`, `apple-handover`, `apple-interactive`, \
-         `apple-interactive-assist`",
+        "Scheduler, which selects the subflow for the next data: `linux`, `min-rtt`, \
+         `round-robin`, `redundant`, `blest`, `ecf`, `pushing`, `backup-aware`, `aggregate`, \
+         `apple-handover`, `apple-interactive`, `apple-interactive-assist`; see \
+         [Schedulers](#schedulers)",
     ),
     key(
         "path-manager",
         Name(32),
         Optional("that of `[run]`, else the profile's"),
-        "Path manager, which opens the subflows: `default`, `rejoin`, `fullmesh`, `ndiffports`, `single`",
+        "Path manager, which opens the subflows: `default`, `rejoin`, `fullmesh`, `ndiffports`, \
+         `single`; see [Path managers](#path-managers)",
     ),
     key(
         "opportunistic-retransmission",
         OPPORTUNISTIC_MODES,
         Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
-        "Opportunistic retransmission (M1): reinject data that blocks the receive window on a faster path",
+        "Opportunistic retransmission (M1): reinjects the oldest data on a faster path if it \
+         blocks the connection; see [M1 and M2](#m1-and-m2)",
     ),
     key(
         "penalisation",
         OPPORTUNISTIC_MODES,
         Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
-        "Penalisation (M2): slow down a path that blocks the receive window",
+        "Penalisation (M2): halves the congestion window of a slow path whose data blocks the \
+         connection; see [M1 and M2](#m1-and-m2)",
     ),
-    key("checksum", Bool, Optional("false"), "Require DSS checksums"),
+    key("checksum", Bool, Optional("false"), "Require checksums of the data (DSS checksums)"),
     key(
         "receive-buffer-mode",
         Words(&["linux", "fixed", "barre2011"]),
         Optional("`linux`; with `ideal` `fixed`"),
-        "Growth of the receive buffer",
+        "Growth of the receive buffer; see [Receive buffer](#receive-buffer)",
     ),
     key(
         "mss",
         Words(&["own", "smallest"]),
         Optional("`own`"),
-        "Packet size of each subflow: its own, or that of the subflow with the smallest packets",
+        "Packet size of each subflow: its own maximum (`own`), or the smallest maximum of all \
+         subflows (`smallest`)",
     ),
     key(
         "path-policy",
         Words(&["aggregate", "backup", "ios"]),
         Optional("`aggregate`"),
-        "Use of paths by Multipath QUIC: all paths, the first path until it fails (`backup`), or until it is slow (`ios`)",
+        "Paths of Multipath QUIC: all except backups (`aggregate`), the first until it fails \
+         (`backup`), or until it is slow or times out (`ios`)",
     ),
     key(
         "quic-congestion-control",
         Name(32),
         Optional("that of its sockets"),
-        "Congestion control of QUIC: `newreno`, `noq-cubic`, `bbr` (emulated only), or one of TCP's",
+        "Congestion control of QUIC: one of TCP's, or one of its library: `newreno`, `noq-cubic`, \
+         `bbr`. `bbr` is not available in the simulated world",
     ),
 ];
 
@@ -82,64 +91,86 @@ const OPPORTUNISTIC_MODES: ValueKind = Words(&["off", "nsdi12", "mptcp-org"]);
 pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
     noun: "a profile's switches",
     heading: "Profile switches",
-    doc: "Single deviations from the profile, to show the effect of each. Missing keys have the value of the profile.",
+    doc: "Single deviations from the profile, to observe the effect of each one alone. A missing \
+        key keeps the value of the profile.",
     key_groups: &[&[
         key(
             "delayed-ack",
             Bool,
-            Optional("all: true"),
-            "Acknowledgements wait for a second packet, at most 40 ms",
+            Optional("`ideal`: false, else true"),
+            "Delay an acknowledgement until a second packet arrives: by at most 40 ms, with \
+             `linux-6.18` by at most 200 ms",
         ),
         key(
             "tso-autosizing",
             Bool,
             Optional("`linux-6.18`, `linux-6.x`: true, else false"),
-            "Super-segments of about 1 ms, sent in one burst",
+            "Limit super-segments, which leave in one burst, to about 1 ms of the rate",
         ),
         key(
             "tsq",
             Bool,
             Optional("`linux-6.18`, `linux-6.x`: true, else false"),
-            "TCP small queues: stop when the host's own queue holds about 1 ms",
+            "TCP small queues: stop sending while the host's own queue holds about 1 ms of the \
+             link's rate",
         ),
         key(
             "linear-syn",
             Bool,
             Optional("`linux-6.18`, `linux-6.x`: true, else false"),
-            "The first four retransmissions of a SYN follow at intervals of one second, before the interval doubles",
+            "Retransmit a SYN four times at intervals of 1 s before the interval doubles",
         ),
         key(
             "timer-granularity",
             Duration,
             Optional("Linux: 4 ms, `ideal`: 0 ms"),
-            "Timers fire at multiples of this time",
+            "Timers fire at multiples of this time, at most 1 s; 0 means exact timers",
         ),
-        key("hystart", Bool, Optional("all: true"), "Leave slow start before packets are lost"),
+        key(
+            "hystart",
+            Bool,
+            Optional("all: true"),
+            "Leave slow start early, before packets are lost (HyStart)",
+        ),
         key(
             "linux-hystart",
             Bool,
             Optional("`linux-6.18`: true, else false"),
-            "Leave slow start by Linux's HyStart (CUBIC only: ACK trains and delay) instead of RFC 9406",
+            "Leave slow start by Linux's HyStart (ACK trains and delay; CUBIC only) instead of \
+             that of RFC 9406",
         ),
-        key("pacing", Bool, Optional("false"), "Spread packets over the round-trip time"),
+        key(
+            "pacing",
+            Bool,
+            Optional("false"),
+            "Spread packets over the round-trip time instead of sending bursts",
+        ),
         key(
             "rmem-scaling",
             Bool,
             Optional("Linux: true, `ideal`: false"),
-            "Two fifths of the receive buffer are overhead and not offered as window",
+            "Offer only a part of the receive buffer as window; the rest is overhead. `true` \
+             offers 60 %, `false` offers everything",
         ),
         key(
             "window-overstep",
             Bool,
             Optional("`linux-6.18`: true, else false"),
-            "Linux's error: the raised window of a subflow counts as announced",
+            "Send more than the peer's window permits, as an error of Linux 6.18 does: a \
+             subflow's raised window counts as announced",
         ),
-        key("cpu-per-packet", Duration, Optional("0 ms"), "Processor time per packet"),
+        key(
+            "cpu-per-packet",
+            Duration,
+            Optional("0 ms"),
+            "Processor time for each packet sent or received, at most 100 ms",
+        ),
         key(
             "segmentation-offload",
             Bool,
             Optional("false"),
-            "The network card splits super-segments: each costs the time of one packet",
+            "Charge the processor time of one packet for a transmitted super-segment, which the \
+             network card splits",
         ),
     ]],
 };
@@ -147,14 +178,27 @@ pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
 pub(crate) static MIDDLEBOX: TableSchema = TableSchema {
     noun: "a middlebox",
     heading: "[[middleboxes]]",
-    doc: "Middlebox at the first host's end of a path that changes packets (simulated only).",
+    doc: "Middlebox that changes the packets of a path, at the first host's end of the path. \
+        Simulated world only. Values of `action`:\n\n\
+        - `strip-mptcp`: removes the Multipath TCP options of every packet.\n\
+        - `strip-mptcp-syn`: removes them from SYNs only.\n\
+        - `strip-dss`: removes only the DSS options, which carry the data sequence numbers.\n\
+        - `strip-add-addr`: removes only the ADD_ADDR options, which announce addresses.\n\
+        - `split`: splits a packet with data in two; both have the options.\n\
+        - `coalesce`: joins two consecutive packets with data; only the options of the first \
+        remain.\n\
+        - `nat`: translates the addresses and ports of the first host.\n\
+        - `shift-sequence`: adds a constant to the first host's sequence numbers, as some \
+        firewalls do.\n\
+        - `rewrite-payload`: changes a byte in one of 50 packets with data and corrects the TCP \
+        checksum.",
     key_groups: &[&[
-        key("path", Name(12), Required, "The path"),
+        key("path", Name(12), Required, "Path on which the middlebox is"),
         key(
             "direction",
             Words(&["up", "down", "both"]),
             Optional("`both`"),
-            "Direction of the packets it sees; `nat` and `shift-sequence` see both",
+            "Direction of the packets that it changes; `nat` and `shift-sequence` require `both`",
         ),
         key(
             "action",
@@ -170,7 +214,7 @@ pub(crate) static MIDDLEBOX: TableSchema = TableSchema {
                 "rewrite-payload",
             ]),
             Required,
-            "What it does",
+            "Change of the packets, see the list above",
         )
         .formerly("do"),
     ]],

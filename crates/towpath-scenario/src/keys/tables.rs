@@ -43,23 +43,48 @@ pub(crate) static ALL: [&TableSchema; 26] = [
 pub(crate) static SCENARIO: TableSchema = TableSchema {
     noun: "a scenario",
     heading: "Top level",
-    doc: "Units are mandatory: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.",
+    doc: "Units are mandatory:\n\n\
+        - rates: `bit/s`, `kbit/s`, `Mbit/s`, `Gbit/s`\n\
+        - times: `ns`, `us`, `ms`, `s`, `min`, `h`\n\
+        - sizes: `B`, `KB`, `MB`, `GB` (powers of 1000), `KiB`, `MiB`, `GiB` (powers of 1024)\n\
+        - shares: `%`\n\
+        - queues: `packets`",
     key_groups: &[&[
         key("name", Name(64), Required, "Short name, also used for result files"),
         key("description", Text, Optional("empty"), "One or two sentences for lists and reports"),
-        key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; an empty table is enough"),
-        key("paths", Named(&PATH, 12), Required, "1 to 64 paths; a connection starts on the first"),
+        key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; the table of a host may be empty"),
+        key(
+            "paths",
+            Named(&PATH, 12),
+            Required,
+            "1 to 64 paths; a connection starts on the first one between its hosts",
+        ),
         key(
             "bottlenecks",
             Named(&BOTTLENECK, 32),
             Optional("none"),
-            "Queues that several paths share",
+            "Links that several paths share",
         ),
-        key("middleboxes", Tables(&MIDDLEBOX), Optional("none"), "Middleboxes that change packets"),
-        key("timeline", Tables(&EVENT), Optional("no events"), "Events during the run"),
-        key("flows", Tables(&FLOW), Optional("none"), "What is sent"),
+        key(
+            "middleboxes",
+            Tables(&MIDDLEBOX),
+            Optional("none"),
+            "Middleboxes that change packets, at most 64",
+        ),
+        key(
+            "timeline",
+            Tables(&EVENT),
+            Optional("no events"),
+            "Events during the run, such as a path that goes down",
+        ),
+        key("flows", Tables(&FLOW), Optional("none"), "Traffic of the run, at most 256 flows"),
         key("run", Table(&RUN), Optional("its defaults"), "Options of the run"),
-        key("expect", Table(&EXPECT), Optional("nothing"), "Bounds that are checked after the run"),
+        key(
+            "expect",
+            Table(&EXPECT),
+            Optional("nothing"),
+            "Bounds of metrics; a run that misses one fails",
+        ),
     ]],
 };
 
@@ -68,29 +93,42 @@ const THREE_SIZES: ValueKind = OneOf(&[Size, List(&Size)]);
 pub(crate) static HOST: TableSchema = TableSchema {
     noun: "a host",
     heading: "[hosts.NAME]",
-    doc: "A host is a network namespace (emulated) or a stack (simulated).",
+    doc: "A host is a network namespace with a kernel (emulated world) or a stack (simulated \
+        world).",
     key_groups: &[
         &[
             key(
                 "congestion-control",
                 Text,
                 Optional("that of `[run]`"),
-                "Congestion control of its sockets",
+                "Congestion control of the host's sockets; see [`[run]`](#run)",
             ),
             key(
                 "receive-buffer",
                 THREE_SIZES,
                 Optional("the system's"),
-                "`tcp_rmem`: one size, or minimum, default and maximum",
+                "Receive buffer (`tcp_rmem`): one size for all, or minimum, default and maximum; \
+                 less than 2 GiB",
             ),
             key(
                 "send-buffer",
                 THREE_SIZES,
                 Optional("the system's"),
-                "`tcp_wmem`: one size, or minimum, default and maximum",
+                "Send buffer (`tcp_wmem`): one size for all, or minimum, default and maximum; \
+                 less than 2 GiB",
             ),
-            key("sysctl", Table(&SYSCTL), Optional("none"), "Further settings of its namespace"),
-            key("mptcp", Table(&MPTCP), Optional("its defaults"), "Multipath TCP settings"),
+            key(
+                "sysctl",
+                Table(&SYSCTL),
+                Optional("none"),
+                "Further settings of the host's network namespace; emulated world only",
+            ),
+            key(
+                "mptcp",
+                Table(&MPTCP),
+                Optional("its defaults"),
+                "Limits and endpoints of Multipath TCP",
+            ),
         ],
         STACK,
     ],
@@ -100,7 +138,7 @@ pub(crate) static HOST: TableSchema = TableSchema {
 pub(crate) static SYSCTL: TableSchema = TableSchema {
     noun: "a table of sysctls",
     heading: "[hosts.NAME.sysctl]",
-    doc: "Settings that start with `net.`, each a string or an integer: \
+    doc: "Settings whose names start with `net.`. Each value is a string or an integer: \
         `\"net.mptcp.checksum_enabled\" = 1`.",
     key_groups: &[],
 };
@@ -110,18 +148,23 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
     heading: "[hosts.NAME.mptcp]",
     doc: "Values of `ip mptcp limits` and `ip mptcp endpoint`.",
     key_groups: &[&[
-        key("subflows", Integer(0, 8), Optional("8"), "Limit of additional subflows"),
+        key(
+            "subflows",
+            Integer(0, 8),
+            Optional("8"),
+            "Maximum number of subflows in addition to the first",
+        ),
         key(
             "add-addr-accepted",
             Integer(0, 8),
             Optional("8"),
-            "Limit of accepted announced addresses",
+            "Maximum number of accepted addresses that the peer announces",
         ),
         key(
             "endpoints",
             List(&Table(&ENDPOINT)),
             Optional("`subflow` on every path whose first host is this host"),
-            "At most 8 addresses to use or announce",
+            "Addresses that the host uses or announces; at most 8, and one for each path",
         ),
     ]],
 };
@@ -129,14 +172,20 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
 pub(crate) static ENDPOINT: TableSchema = TableSchema {
     noun: "an endpoint",
     heading: "Endpoint",
-    doc: "This host's address on a path, and its use.",
+    doc: "An address of this host and its use by Multipath TCP. Each path has one address of the \
+        host. Flags:\n\n\
+        - `subflow`: open a subflow from this address.\n\
+        - `signal`: announce this address to the peer.\n\
+        - `backup`: use this address only while no regular path works.\n\
+        - `fullmesh`: open a subflow from this address to every address of the peer.\n\
+        - `laminar`: open one subflow for each address that the peer announces (Linux 6.18).",
     key_groups: &[&[
-        key("path", Name(12), Required, "The path; it must end at this host"),
+        key("path", Name(12), Required, "Path that has the address; it must end at this host"),
         key(
             "flags",
             List(&Words(&["subflow", "signal", "backup", "fullmesh", "laminar"])),
             Required,
-            "Flags of `ip mptcp endpoint`; `signal` and `fullmesh` exclude each other",
+            "One or more flags of `ip mptcp endpoint`; `signal` and `fullmesh` exclude each other",
         ),
     ]],
 };
@@ -149,83 +198,110 @@ const LOSS_KIND: ValueKind = OneOf(&[Percent, Table(&LOSS)]);
 
 /// Keys common to paths and bottlenecks.
 const LINK: &[KeySchema] = &[
-    key("rate", RATE_KIND, Optional("unlimited"), "Rate of each direction"),
-    key("delay", Sides(&Duration), Optional("0 s"), "Propagation delay, one way"),
-    key("jitter", Table(&JITTER), Optional("none"), "Variation of the delay"),
-    key("loss", Sides(&LOSS_KIND), Optional("none"), "Random loss, before the queue"),
-    key("duplicate", Percent, Optional("0 %"), "Share of packets that are duplicated"),
-    key("corrupt", Percent, Optional("0 %"), "Share of packets with one flipped bit"),
+    key(
+        "rate",
+        RATE_KIND,
+        Optional("unlimited"),
+        "Rate in bits per second, for each direction; greater than 0",
+    ),
+    key(
+        "delay",
+        Sides(&Duration),
+        Optional("0 s"),
+        "Propagation delay, one way, in each direction; at most 1 h",
+    ),
+    key("jitter", Table(&JITTER), Optional("none"), "Random variation of the delay"),
+    key("loss", Sides(&LOSS_KIND), Optional("none"), "Random loss of packets, before the queue"),
+    key("duplicate", Percent, Optional("0 %"), "Probability that a packet is duplicated"),
+    key(
+        "corrupt",
+        Percent,
+        Optional("0 %"),
+        "Probability that one bit of a packet is flipped; the receiving kernel or stack discards \
+         such a packet",
+    ),
     key(
         "queue",
         QUEUE_KIND,
         Optional("100 ms if there is a rate"),
-        "Droptail limit, or another kind of queue",
+        "Droptail limit of the queue, or another kind of queue. A time means the bytes that the \
+         rate carries in this time",
     ),
     key(
         "queue-position",
         Words(&["network", "host"]),
         Optional("`network`"),
-        "Position of the queue; at the `host`, it exerts backpressure on the sender",
+        "Position of the queue. A full queue in the `network` drops packets; a full queue at the \
+         `host` blocks the sender (backpressure)",
     )
     .formerly("position"),
     key(
         "preset",
         Words(&["tbf", "netem", "htb+netem", "mininet", "mahimahi"]),
         Optional("a plain router"),
-        "Reproduce this tool's behaviour exactly, with the given rate, delay and queue",
+        "Queueing rules of a tool, with the given rate, delay and queue limit; see [Link \
+         presets](#link-presets)",
     ),
     key(
         "overhead",
         Integer(0, 1_000),
         Optional("14"),
-        "Bytes added to the IP length of each packet (14: Ethernet)",
+        "Bytes that each packet occupies on the link in addition to its IP length (14: Ethernet \
+         header)",
     ),
     key(
         "link-mtu",
         Integer(68, 65_535),
         Optional("that of the interfaces"),
-        "Larger packets are dropped silently (path MTU black hole)",
+        "Silently drop IP packets of more bytes (path MTU black hole); less than `mtu`",
     ),
     key(
         "when-down",
         Words(&["drop", "hold"]),
         Optional("`drop`"),
-        "Treatment of queued packets when the link goes down",
+        "Packets on a link that goes down: lost (`drop`), or kept in the queue until it is up \
+         again (`hold`)",
     ),
 ];
 
 pub(crate) static PATH: TableSchema = TableSchema {
     noun: "a path",
     heading: "[paths.NAME]",
-    doc: "A duplex link with one interface on each of two hosts. \
-        `up` is from the first host to the second.",
+    doc: "A duplex link with one interface on each of two hosts. `up` is the direction from the \
+        first host to the second, `down` the opposite direction.",
     key_groups: &[
-        &[key("between", List(&Name(32)), Required, "The two hosts; the phone or client first")],
+        &[key(
+            "between",
+            List(&Name(32)),
+            Required,
+            "The two hosts that the path connects, the client first",
+        )],
         LINK,
         &[
             key(
                 "mtu",
                 Integer(576, 65_535),
                 Optional("1500"),
-                "MTU of both interfaces; IPv6 needs 1280",
+                "MTU of both interfaces in bytes; IPv6 needs at least 1280",
             ),
             key(
                 "backup",
                 Bool,
                 Optional("false"),
-                "Default endpoints on this path have the flag `backup`",
+                "Give the default endpoints on this path the flag `backup`",
             ),
             key(
                 "through",
                 List(&Name(32)),
                 Optional("none"),
-                "Bottlenecks on the path, starting at the first host",
+                "Bottlenecks on the path, in order from the first host",
             ),
             key(
                 "segmentation",
                 Words(&["auto", "split", "coalesced"]),
                 Optional("`auto`"),
-                "Super-segments in the emulator: split into MTU packets, or passed as they are (`coalesced`)",
+                "Super-segments: split into packets of the MTU (`split`), kept (`coalesced`), or \
+                 split if slower than 1 Gbit/s, lossy or with jitter (`auto`)",
             )
             .formerly("segments"),
         ],
@@ -235,50 +311,75 @@ pub(crate) static PATH: TableSchema = TableSchema {
 pub(crate) static BOTTLENECK: TableSchema = TableSchema {
     noun: "a bottleneck",
     heading: "[bottlenecks.NAME]",
-    doc: "Queue and server that several paths share.",
+    doc: "A link that several paths share: they name it in `through`.",
     key_groups: &[LINK],
 };
 
 pub(crate) static SIDES: TableSchema = TableSchema {
     noun: "a pair of directions",
     heading: "Directions",
-    doc: "`{ up = …, down = … }` instead of one value for both.",
+    doc: "Keys with this form accept `{ up = …, down = … }` instead of one value for both \
+        directions.",
     key_groups: &[&[
-        key("up", Text, Required, "From the first host to the second"),
-        key("down", Text, Required, "From the second host to the first"),
+        key("up", Text, Required, "Value from the first host to the second"),
+        key("down", Text, Required, "Value from the second host to the first"),
     ]],
 };
 
 pub(crate) static RATE: TableSchema = TableSchema {
     noun: "a rate",
     heading: "Rate",
-    doc: "One entry for each direction. Traces are Mahimahi files, relative to the scenario's folder.",
+    doc: "Each direction has exactly one of a constant rate, its own trace, or the common trace. \
+        A trace is a Mahimahi file; its path is relative to the scenario's folder.",
     key_groups: &[&[
-        key("up", Rate, Optional("see `up-trace`"), "From the first host to the second"),
-        key("down", Rate, Optional("see `down-trace`"), "From the second host to the first"),
-        key("trace", Text, Optional("none"), "File of delivery opportunities, for both directions"),
-        key("up-trace", Text, Optional("none"), "The same for `up` alone"),
-        key("down-trace", Text, Optional("none"), "The same for `down` alone"),
+        key(
+            "up",
+            Rate,
+            Optional("see `up-trace`"),
+            "Constant rate from the first host to the second",
+        ),
+        key(
+            "down",
+            Rate,
+            Optional("see `down-trace`"),
+            "Constant rate from the second host to the first",
+        ),
+        key(
+            "trace",
+            Text,
+            Optional("none"),
+            "File of delivery opportunities (1504 bytes each) for both directions; it repeats \
+             without end",
+        ),
+        key("up-trace", Text, Optional("none"), "The same for `up` only"),
+        key("down-trace", Text, Optional("none"), "The same for `down` only"),
     ]],
 };
 
 pub(crate) static JITTER: TableSchema = TableSchema {
     noun: "a jitter",
     heading: "Jitter",
-    doc: "Parameters as in netem.",
+    doc: "Random variation of the delay, with the parameters and distribution tables of `tc \
+        netem`.",
     key_groups: &[&[
         key(
             "distribution",
             Words(&["uniform", "normal", "pareto", "pareto-normal"]),
             Optional("`normal`"),
-            "Shape",
+            "Distribution of the variation",
         ),
-        key("sd", Duration, Required, "netem's `jitter`; for `uniform` half the width"),
+        key(
+            "sd",
+            Duration,
+            Required,
+            "Width of the distribution, as netem's `jitter`; with `uniform` the delay varies by \
+             at most this time; at most 1 h",
+        ),
         key(
             "reorder",
             Bool,
             Optional("false; with a preset, as netem"),
-            "`true`: a packet may overtake another",
+            "If `true`, a packet with a shorter delay may overtake an earlier packet",
         ),
     ]],
 };
@@ -286,85 +387,101 @@ pub(crate) static JITTER: TableSchema = TableSchema {
 pub(crate) static LOSS: TableSchema = TableSchema {
     noun: "a loss",
     heading: "Loss",
-    doc: "Exactly one of:",
+    doc: "A loss that depends on earlier packets. Give exactly one of:",
     key_groups: &[&[
         key(
             "gilbert-elliott",
             Table(&GILBERT_ELLIOTT),
             Optional("—"),
-            "Good and bad state, as in `netem loss gemodel`",
+            "Good and bad state with different losses, as in `netem loss gemodel`",
         ),
-        key("burst", Table(&BURST), Optional("—"), "Runs of lost packets"),
+        key("burst", Table(&BURST), Optional("—"), "Loss of several consecutive packets"),
     ]],
 };
 
 pub(crate) static GILBERT_ELLIOTT: TableSchema = TableSchema {
     noun: "a Gilbert-Elliott loss",
     heading: "Gilbert-Elliott loss",
-    doc: "Two states; probabilities are per packet.",
+    doc: "The link is in a good or a bad state. All probabilities apply to each packet.",
     key_groups: &[&[
-        key("p", Percent, Required, "From good to bad"),
-        key("r", Percent, Required, "From bad to good"),
-        key("loss-in-bad", Percent, Optional("100 %"), "Loss in the bad state (1−h)"),
-        key("loss-in-good", Percent, Optional("0 %"), "Loss in the good state (1−k)"),
+        key("p", Percent, Required, "Probability of the change from good to bad"),
+        key("r", Percent, Required, "Probability of the change from bad to good"),
+        key("loss-in-bad", Percent, Optional("100 %"), "Loss probability in the bad state (1−h)"),
+        key("loss-in-good", Percent, Optional("0 %"), "Loss probability in the good state (1−k)"),
     ]],
 };
 
 pub(crate) static BURST: TableSchema = TableSchema {
     noun: "a burst loss",
     heading: "Burst loss",
-    doc: "Runs of consecutive packets are lost.",
+    doc: "Bursts of consecutive packets are lost.",
     key_groups: &[&[
         key("start", Percent, Required, "Probability that a burst starts at a packet"),
-        key("length", Packets, Required, "Packets lost in a burst"),
+        key("length", Packets, Required, "Number of packets that are lost in a burst"),
     ]],
 };
 
 pub(crate) static QUEUE: TableSchema = TableSchema {
     noun: "a queue",
     heading: "Queue",
-    doc: "Instead of a droptail limit, exactly one of:",
+    doc: "Instead of a droptail limit, give exactly one of:",
     key_groups: &[&[
-        key("tbf", Table(&TBF), Optional("—"), "`tc tbf`: a token bucket"),
+        key("tbf", Table(&TBF), Optional("—"), "Token bucket, as `tc tbf`"),
         key(
             "htb",
             Table(&HTB),
             Optional("—"),
-            "`tc htb` with netem as its child: delay first, then the server",
+            "Class of `tc htb` with netem as its child: the delay comes before the rate",
         ),
-        key("codel", Table(&CODEL), Optional("—"), "CoDel (RFC 8289)"),
-        key("pie", Table(&PIE), Optional("—"), "PIE (RFC 8033)"),
+        key("codel", Table(&CODEL), Optional("—"), "Active queue management CoDel (RFC 8289)"),
+        key("pie", Table(&PIE), Optional("—"), "Active queue management PIE (RFC 8033)"),
     ]],
 };
 
 pub(crate) static TBF: TableSchema = TableSchema {
     noun: "a tbf queue",
     heading: "Queue tbf",
-    doc: "Give `latency` or `limit`, as for `tc`.",
+    doc: "Give either `latency` or `limit`, as for `tc tbf`.",
     key_groups: &[&[
-        key("burst", Size, Required, "Bucket size; an idle link forwards this amount immediately"),
+        key(
+            "burst",
+            Size,
+            Required,
+            "Size of the token bucket; an idle link forwards this many bytes immediately",
+        ),
         key(
             "latency",
             Duration,
             Optional("see `limit`"),
-            "Maximum waiting time; `tc` adds the burst",
+            "Maximum waiting time in the queue; as in `tc`, the burst is added to the resulting \
+             limit",
         ),
-        key("limit", Size, Optional("see `latency`"), "Maximum number of waiting bytes"),
+        key("limit", Size, Optional("see `latency`"), "Maximum number of bytes in the queue"),
     ]],
 };
 
 pub(crate) static HTB: TableSchema = TableSchema {
     noun: "an htb queue",
     heading: "Queue htb",
-    doc: "One class whose ceil is its rate.",
+    doc: "One class of `tc htb`; its ceiling is its rate.",
     key_groups: &[&[
-        key("burst", Size, Optional("1600 B"), "As for `tc`"),
-        key("cburst", Size, Optional("1600 B"), "As for `tc`"),
+        key(
+            "burst",
+            Size,
+            Optional("1600 B"),
+            "Bytes that the class may send at full speed, as `burst` of `tc htb`",
+        ),
+        key(
+            "cburst",
+            Size,
+            Optional("1600 B"),
+            "The same for the ceiling, as `cburst` of `tc htb`",
+        ),
         key(
             "limit",
             Packets,
             Optional("1000 packets"),
-            "netem's limit: packets in delay and in the queue",
+            "Limit of netem: packets in the delay and in the queue together",
         ),
     ]],
 };
@@ -374,61 +491,88 @@ const HARD_LIMIT: ValueKind = OneOf(&[Duration, Size, Packets, Words(&["unlimite
 pub(crate) static CODEL: TableSchema = TableSchema {
     noun: "a codel queue",
     heading: "Queue codel",
-    doc: "Controlled delay.",
+    doc: "Controlled delay: drops packets when they leave the queue.",
     key_groups: &[&[
-        key("target", Duration, Optional("5 ms"), "Acceptable standing delay"),
-        key("interval", Duration, Optional("100 ms"), "Sliding window"),
-        key("limit", HARD_LIMIT, Optional("1000 packets"), "Hard limit"),
+        key("target", Duration, Optional("5 ms"), "Acceptable standing delay of the queue"),
+        key(
+            "interval",
+            Duration,
+            Optional("100 ms"),
+            "Time above the target before the first drop",
+        ),
+        key(
+            "limit",
+            HARD_LIMIT,
+            Optional("1000 packets"),
+            "Size at which the queue drops all arrivals",
+        ),
     ]],
 };
 
 pub(crate) static PIE: TableSchema = TableSchema {
     noun: "a pie queue",
     heading: "Queue pie",
-    doc: "Proportional integral controller, enhanced.",
+    doc: "Proportional integral controller, enhanced: drops packets when they enter the queue.",
     key_groups: &[&[
-        key("target", Duration, Optional("15 ms"), "Target delay"),
+        key("target", Duration, Optional("15 ms"), "Target delay of the queue"),
         key("update", Duration, Optional("15 ms"), "Time between updates of the drop probability"),
-        key("limit", HARD_LIMIT, Optional("1000 packets"), "Hard limit"),
+        key(
+            "limit",
+            HARD_LIMIT,
+            Optional("1000 packets"),
+            "Size at which the queue drops all arrivals",
+        ),
     ]],
 };
 
 pub(crate) static EVENT: TableSchema = TableSchema {
     noun: "an event",
     heading: "[[timeline]]",
-    doc: "Event on a path or a bottleneck.",
+    doc: "A change of a path or a bottleneck during the run.",
     key_groups: &[&[
-        key("at", Duration, Required, "Time since the start of the traffic"),
-        key("path", Name(12), Optional("see `bottleneck`"), "Path of the event"),
-        key("bottleneck", Name(32), Optional("see `path`"), "Bottleneck of the event"),
+        key(
+            "at",
+            Duration,
+            Required,
+            "Time of the event, counted from the start of the traffic; not after the last flow",
+        ),
+        key("path", Name(12), Optional("see `bottleneck`"), "Path that changes"),
+        key("bottleneck", Name(32), Optional("see `path`"), "Bottleneck that changes"),
         key(
             "set",
             Words(&["down", "up", "rate", "delay", "loss", "fade", "address"]),
             Required,
-            "What changes",
+            "`down`, `up`: state of the link. `rate`, `delay`, `loss`: new value. `fade`: gradual \
+             change of these values. `address`: new address of a host on the path",
         ),
         key(
             "mode",
             Words(&["silent", "carrier", "interface"]),
             Optional("`silent`"),
-            "With `down`: packets are dropped silently, both hosts lose the carrier, or one host's interface is disabled",
+            "With `down`: drop packets silently, take the carrier from both hosts, or disable the \
+             interface of one host; a bottleneck has only `silent`",
         )
         .formerly("how"),
         key(
             "host",
             Name(32),
             Optional("—"),
-            "With mode `interface`, and with `address`: the affected host",
+            "With mode `interface` and with `address`: the host that is affected",
         ),
-        key("rate", Rate, Optional("—"), "With `rate` and `fade`: the new rate"),
-        key("delay", Duration, Optional("—"), "With `delay` and `fade`: the new delay"),
-        key("loss", LOSS_KIND, Optional("—"), "With `loss` and `fade`: the new loss"),
-        key("over", Duration, Optional("—"), "With `fade`: duration, in steps of 50 ms"),
+        key("rate", Rate, Optional("—"), "With `rate` and `fade`: new rate"),
+        key("delay", Duration, Optional("—"), "With `delay` and `fade`: new delay, one way"),
+        key("loss", LOSS_KIND, Optional("—"), "With `loss` and `fade`: new loss"),
+        key(
+            "over",
+            Duration,
+            Optional("—"),
+            "With `fade`: duration of the linear change, in steps of 50 ms; at most 1 h",
+        ),
         key(
             "direction",
             Words(&["up", "down", "both"]),
             Optional("`both`"),
-            "With `rate`, `delay`, `loss` and `fade`",
+            "With `rate`, `delay`, `loss` and `fade`: direction that changes",
         ),
     ]],
 };
@@ -436,23 +580,30 @@ pub(crate) static EVENT: TableSchema = TableSchema {
 pub(crate) static RUN: TableSchema = TableSchema {
     noun: "a run plan",
     heading: "[run]",
-    doc: "Options of the run; the command line can override them.",
+    doc: "Options of the run. Options of the command line override them. The keys from `stack` on \
+        are the defaults of all hosts; [`[hosts.NAME]`](#hostsname) has the same keys.",
     key_groups: &[
         &[
             key(
                 "transports",
                 List(&Words(&["tcp", "mptcp", "quic", "mpquic"])),
                 Optional("`[\"tcp\", \"mptcp\"]`"),
-                "Transports to compare, in order",
+                "Transports to compare, in this order",
             ),
             key(
                 "worlds",
                 List(&Words(&["sim", "emu", "live"])),
                 Optional("`[\"emu\"]`"),
-                "Simulated, emulated, or between real hosts",
+                "Worlds: simulated (`sim`), emulated with real kernels (`emu`), or between two \
+                 real hosts (`live`)",
             ),
             key("seed", Integer(0, i64::MAX as u64), Optional("1"), "Seed of all random draws"),
-            key("repeat", Integer(1, 1_000), Optional("1"), "Repetitions of each transport"),
+            key(
+                "repeat",
+                Integer(1, 1_000),
+                Optional("1"),
+                "Number of repetitions of each transport; each has its own seed",
+            ),
             key(
                 "sample",
                 Duration,
@@ -463,7 +614,8 @@ pub(crate) static RUN: TableSchema = TableSchema {
                 "congestion-control",
                 Text,
                 Optional("`cubic`"),
-                "Default congestion control of all hosts. Towpath's stack has `cubic`, `reno`, `lia`, `olia`, `balia`, `wvegas`; the kernel has its loaded modules",
+                "Default congestion control of all hosts. Towpath's stack has `cubic`, `reno`, \
+                 `lia`, `olia`, `balia`, `wvegas`; the kernel has its loaded modules",
             ),
         ],
         STACK,
@@ -474,9 +626,10 @@ pub(crate) static RUN: TableSchema = TableSchema {
 pub(crate) static EXPECT: TableSchema = TableSchema {
     noun: "a table of expectations",
     heading: "[expect]",
-    doc: "`\"[TRANSPORT.]METRIC\" = \"OPERATOR VALUE\"`, such as \
-        `\"mptcp.goodput\" = \">= 15 Mbit/s\"`; operators are `<`, `<=`, `==`, `>=` and `>`. \
-        Without a transport, it applies to each.",
+    doc: "Each entry is a bound: `\"[TRANSPORT.]METRIC\" = \"OPERATOR VALUE\"`, such as \
+        `\"mptcp.goodput\" = \">= 15 Mbit/s\"`. Operators are `<`, `<=`, `==`, `>=` and `>`. \
+        Without a transport, the bound applies to every transport. [Metrics](#metrics) lists the \
+        names.",
     key_groups: &[],
 };
 
@@ -484,88 +637,139 @@ pub(crate) static EXPECT: TableSchema = TableSchema {
 pub(crate) static METRIC_NAMES: TableSchema = TableSchema {
     noun: "a metric",
     heading: "Metrics",
-    doc: "Metrics of expectations.",
+    doc: "Names for `[expect]`. [Expectations](metrics.md#expectations) defines how several flows \
+        are combined. A metric that was not measured makes the run fail. *Own stack* means a host \
+        with `stack = \"towpath\"`.",
     key_groups: &[&[
         key(
             "goodput",
             Bound,
             Optional("a rate"),
-            "Application bytes at the receiver, divided by the flow's duration",
+            "Application bytes that the receiver read, divided by the duration of the flow; sum \
+             of all flows",
         ),
         key(
             "completed",
             Bound,
             Optional("`true` or `false`"),
-            "`true` if all bytes arrived, or if the flow lasted its duration without an error",
+            "`true` if all bytes arrived, or if the flow lasted its planned duration without an \
+             error",
         ),
-        key("delay.p50", Bound, Optional("a time"), "Median delay of replies"),
+        key(
+            "delay.p50",
+            Bound,
+            Optional("a time"),
+            "Median delay of replies, from the time at which the request was due",
+        ),
         key("delay.p90", Bound, Optional("a time"), "90th percentile of the delay of replies"),
         key("delay.p99", Bound, Optional("a time"), "99th percentile of the delay of replies"),
         key("delay.p999", Bound, Optional("a time"), "99.9th percentile of the delay of replies"),
-        key("delay.max", Bound, Optional("a time"), "Largest delay"),
-        key("unanswered", Bound, Optional("a number"), "Requests without a reply"),
-        key("video.startup", Bound, Optional("a time"), "Time until the first frame of a video"),
-        key("video.stalls", Bound, Optional("a number"), "Number of rebuffer events"),
-        key("video.rebuffer", Bound, Optional("a time"), "Total rebuffer time"),
-        key("web.load", Bound, Optional("a time"), "Time until all objects of a page had arrived"),
-        key("stall.longest", Bound, Optional("a time"), "Longest stall of a transfer"),
-        key("stall.total", Bound, Optional("a time"), "Sum of all stalls"),
+        key("delay.max", Bound, Optional("a time"), "Largest delay of a reply"),
+        key("unanswered", Bound, Optional("a number"), "Number of requests without a reply"),
+        key("video.startup", Bound, Optional("a time"), "Time until playback starts"),
+        key(
+            "video.stalls",
+            Bound,
+            Optional("a number"),
+            "Number of times that playback stopped because the buffer was empty",
+        ),
+        key(
+            "video.rebuffer",
+            Bound,
+            Optional("a time"),
+            "Total time for which playback was stopped",
+        ),
+        key(
+            "web.load",
+            Bound,
+            Optional("a time"),
+            "Time until the page and all its objects had arrived",
+        ),
+        key(
+            "stall.longest",
+            Bound,
+            Optional("a time"),
+            "Longest gap between two arrivals of a transfer",
+        ),
+        key("stall.total", Bound, Optional("a time"), "Sum of all gaps of 100 ms and more"),
         key(
             "recovery",
             Bound,
             Optional("a time"),
-            "Time from the slowest event until goodput is back to 90 %",
+            "Time from an event until goodput is back at 90 % of that before; the longest of all \
+             events",
         ),
-        key("deficit", Bound, Optional("a size"), "Shortfall in bytes because of events"),
-        key("retransmissions", Bound, Optional("a number"), "Retransmitted segments"),
-        key("subflows", Bound, Optional("a number"), "Subflows that carried data"),
-        key("paths", Bound, Optional("a number"), "Paths that carried data"),
+        key(
+            "deficit",
+            Bound,
+            Optional("a size"),
+            "Bytes that events cost: expected minus delivered bytes until recovery",
+        ),
+        key("retransmissions", Bound, Optional("a number"), "Number of retransmitted packets"),
+        key(
+            "subflows",
+            Bound,
+            Optional("a number"),
+            "Number of subflows of a connection, of the connection with the fewest",
+        ),
+        key("paths", Bound, Optional("a number"), "Number of paths that carried data"),
         key(
             "share.PATH",
             Bound,
             Optional("a percentage"),
-            "Share of the bytes that this path carried",
+            "Share of the bytes that arrived over this path",
         ),
         key(
             "udping.lost.PATH",
             Bound,
             Optional("a percentage"),
-            "Share of the datagrams over this path that did not return",
+            "Share of the `udping` datagrams over this path that were lost",
         ),
         key(
             "udping.p50.PATH",
             Bound,
             Optional("a time"),
-            "Median round-trip time of these datagrams",
+            "Median delay of the `udping` datagrams over this path; a lost one counts with \
+             `reply-timeout`",
         ),
-        key(
-            "udping.p99.PATH",
-            Bound,
-            Optional("a time"),
-            "99th percentile of their round-trip time",
-        ),
-        key("udping.max.PATH", Bound, Optional("a time"), "The largest"),
+        key("udping.p99.PATH", Bound, Optional("a time"), "99th percentile of the same delay"),
+        key("udping.max.PATH", Bound, Optional("a time"), "Largest value of the same delay"),
         key(
             "udping.silence.PATH",
             Bound,
             Optional("a time"),
-            "Longest time without a returned datagram",
+            "Longest time between two `udping` datagrams that came back",
         ),
         key(
             "udp.lost",
             Bound,
             Optional("a percentage"),
-            "Share of the datagrams of `udp` that were lost",
+            "Share of the `udp` datagrams that were lost",
         ),
-        key("udp.burst", Bound, Optional("a number"), "Longest run of lost datagrams"),
-        key("udp.jitter", Bound, Optional("a time"), "Mean of their interarrival jitter"),
+        key(
+            "udp.burst",
+            Bound,
+            Optional("a number"),
+            "Longest run of consecutive lost `udp` datagrams",
+        ),
+        key(
+            "udp.jitter",
+            Bound,
+            Optional("a time"),
+            "Mean interarrival jitter of the `udp` datagrams (RFC 3550)",
+        ),
         key(
             "udp.delay.p99",
             Bound,
             Optional("a time"),
-            "99th percentile of the one-way delay (not between real hosts)",
+            "99th percentile of the one-way delay of `udp` datagrams; not in the live world",
         ),
-        key("udp.variation.p99", Bound, Optional("a time"), "The same, minus the smallest delay"),
+        key(
+            "udp.variation.p99",
+            Bound,
+            Optional("a time"),
+            "99th percentile of the delay above the smallest delay of the flow",
+        ),
         key("call.score", Bound, Optional("a number"), "Mean opinion score of a call, 1 to 4.5"),
         key(
             "call.frames",
@@ -577,74 +781,83 @@ pub(crate) static METRIC_NAMES: TableSchema = TableSchema {
             "latency.rise.down",
             Bound,
             Optional("a time"),
-            "Median of `latency` with load down, minus the idle median",
+            "Increase of the median delay of `latency` under load down, compared with the idle \
+             phase",
         ),
         key(
             "latency.rise.up",
             Bound,
             Optional("a time"),
-            "Median of `latency` with load up, minus the idle median",
+            "Increase of the median delay of `latency` under load up, compared with the idle \
+             phase",
         ),
         key(
             "latency.rise.both",
             Bound,
             Optional("a time"),
-            "Median of `latency` with load both ways, minus the idle median",
+            "Increase of the median delay of `latency` under load in both directions, compared \
+             with the idle phase",
         ),
         key(
             "latency.rpm.down",
             Bound,
             Optional("a number"),
-            "Round trips per minute of `latency` with load down",
+            "Round trips per minute of `latency` under load down",
         ),
         key(
             "latency.rpm.up",
             Bound,
             Optional("a number"),
-            "Round trips per minute of `latency` with load up",
+            "Round trips per minute of `latency` under load up",
         ),
         key(
             "latency.rpm.both",
             Bound,
             Optional("a number"),
-            "Round trips per minute of `latency` with load both ways",
+            "Round trips per minute of `latency` under load in both directions",
         ),
-        key("connect", Bound, Optional("a time"), "Time to open the connection"),
+        key(
+            "connect",
+            Bound,
+            Optional("a time"),
+            "Time until the connections of the flow are open",
+        ),
         key(
             "reinjected",
             Bound,
             Optional("a size"),
-            "Bytes reinjected on another subflow (own stack only)",
+            "Bytes that were reinjected on another subflow; own stack only",
         ),
         key(
             "discarded",
             Bound,
             Optional("a size"),
-            "Bytes that arrived more than once (own stack only)",
+            "Bytes that arrived although they had arrived before; own stack only",
         ),
         key(
             "reorder_peak",
             Bound,
             Optional("a size"),
-            "Largest number of bytes that waited for earlier data at the receiver (own stack only)",
+            "Largest number of bytes that waited at the receiver for earlier data; own stack only",
         ),
         key(
             "window_blocked",
             Bound,
             Optional("a time"),
-            "Time for which the receive window stopped a sender (own stack only)",
+            "Time for which only the peer's receive window stopped the sender; own stack only",
         ),
         key(
             "penalisations",
             Bound,
             Optional("a number"),
-            "Number of penalisations (M2) of a path (own stack only)",
+            "Number of times that penalisation (M2) reduced a path's congestion window; own stack \
+             only",
         ),
         key(
             "cpu_per_gb",
             Bound,
             Optional("a time"),
-            "Processor time of both hosts per gigabyte delivered (not simulated)",
+            "Processor time of both hosts per delivered gigabyte; not in the simulated world",
         ),
     ]],
 };

@@ -21,61 +21,78 @@ const KEYS: KeySchema = key(
     "keys",
     List(&Text),
     Required,
-    "Keys of the scenario that get the value, such as `paths.wifi.delay`",
+    "Keys of the scenario that get the value, such as `paths.wifi.delay` or `timeline.0.at`",
 );
 
 pub(super) static PLAN: TableSchema = TableSchema {
     noun: "a plan",
     heading: "The plan",
-    doc: "Runs of a plan: every variant at every point, with every seed.",
+    doc: "Keys at the top of the file. A plan runs every variant at every point, with every seed.",
     key_groups: &[&[
-        key("name", Name(MAX_NAME_CHARS), Required, "Short name, for results"),
+        key("name", Name(MAX_NAME_CHARS), Required, "Short name, also used for results"),
         key("title", Text, Optional("empty"), "One line for lists and pages"),
-        key("scenario", Text, Required, "File in the plan's folder, or `builtin:NAME`"),
+        key(
+            "scenario",
+            Text,
+            Required,
+            "Scenario of all runs: a file in the plan's folder, or `builtin:NAME`",
+        ),
         key(
             "worlds",
             WORLDS,
             Optional("`[\"sim\"]`"),
-            "Worlds in which it can run; the first is the default",
+            "Worlds in which the plan can run; the first is the default",
         ),
         key(
             "seeds",
             Integer(1, MAX_SEEDS),
             Optional("1"),
-            "Runs of each point, with the seeds 1, 2, …",
+            "Number of runs of each point and variant, with the seeds 1, 2, …",
         ),
-        key("quick-seeds", Integer(1, MAX_SEEDS), Optional("1"), "The same with `--quick`")
+        key("quick-seeds", Integer(1, MAX_SEEDS), Optional("1"), "Number of seeds with `--quick`")
             .formerly("thin-seeds"),
         key(
             "emulated-seeds",
             Integer(1, MAX_SEEDS),
             Optional("as `seeds`"),
-            "The same in the emulated world, where runs take real time",
+            "Number of seeds in the emulated world, where a run takes real time",
         ),
         key(
             "window",
             List(&Duration),
             Optional("the whole run"),
-            "Time window in which delivery counts",
+            "Start and end of the period in which delivery counts, since the start of the \
+             traffic: `[\"1 s\", \"5 s\"]`",
         ),
-        key("variants", Tables(&VARIANT), Required, "Curves, at least one"),
+        key(
+            "variants",
+            Tables(&VARIANT),
+            Required,
+            "Variants of the scenario, at least one; each is a curve",
+        ),
         key(
             "axes",
             Tables(&AXIS),
             Optional("one point"),
-            "Axes of the grid; every combination is a point",
+            "Axes of the grid; every combination of their values is a point",
         ),
-        key("random", Table(&RANDOM), Optional("no draws"), "Random samples"),
-        key("figures", Tables(&FIGURE), Optional("no figure"), "Figures of the plan"),
+        key(
+            "random",
+            Table(&RANDOM),
+            Optional("no draws"),
+            "Random samples, at each point of the grid",
+        ),
+        key("figures", Tables(&FIGURE), Optional("no figure"), "Panels of the plan's figure"),
     ]],
 };
 
 pub(super) static VARIANT: TableSchema = TableSchema {
     noun: "a variant",
     heading: "[[variants]]",
-    doc: "One curve: the keys in which its runs differ from the scenario.",
+    doc: "A variant is one curve: the transport and the scenario keys in which its runs differ. \
+        Its changes come before those of axes and draws.",
     key_groups: &[&[
-        key("name", Text, Required, "Name in the legend"),
+        key("name", Text, Required, "Name of the curve in legends and results"),
         key(
             "transport",
             Words(&["tcp", "mptcp", "quic", "mpquic"]),
@@ -86,43 +103,55 @@ pub(super) static VARIANT: TableSchema = TableSchema {
             "set",
             Any("table of dotted keys: `{ \"hosts.phone.scheduler\" = \"redundant\" }`"),
             Optional("nothing"),
-            "Values of scenario keys; array elements by number, from 0",
+            "Keys of the scenario with their new values; elements of an array are numbered from 0",
         ),
         key(
             "remove",
             List(&Text),
             Optional("nothing"),
-            "Keys to remove from the scenario before others are set",
+            "Keys to remove from the scenario, before `set` applies",
         ),
-        key("worlds", WORLDS, Optional("the plan's"), "Worlds to which it is restricted"),
+        key(
+            "worlds",
+            WORLDS,
+            Optional("the plan's"),
+            "Worlds in which this variant runs, some of those of the plan",
+        ),
     ]],
 };
 
 pub(super) static AXIS: TableSchema = TableSchema {
     noun: "an axis",
     heading: "[[axes]]",
-    doc: "One dimension of the grid. Keys below a key that a variant removes are omitted.",
+    doc: "An axis is one dimension of the grid. If a variant removes a part of the scenario, keys \
+        below that part are skipped.",
     key_groups: &[&[
-        key("name", Text, Required, "Column of the table, and of the figure's axis"),
+        key(
+            "name",
+            Text,
+            Required,
+            "Name of the axis: the column in the results, and the name for `x` of a figure",
+        ),
         KEYS,
         key(
             "values",
             List(&Any("any value")),
             Required,
-            "Values for the keys, one after the other",
+            "Values of the axis; each is set in all `keys`",
         ),
         key(
             "quick",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Values that are run with `--quick`",
+            "Values that run with `--quick`",
         )
         .formerly("thin"),
         key(
             "emulated",
             List(&Any("any of them")),
             Optional("all of them"),
-            "Values that are run in the emulated world; with `--quick`, only those also in `quick`",
+            "Values that run in the emulated world; with `--quick`, those that are also in \
+             `quick`",
         ),
     ]],
 };
@@ -130,7 +159,8 @@ pub(super) static AXIS: TableSchema = TableSchema {
 pub(super) static RANDOM: TableSchema = TableSchema {
     noun: "a table of draws",
     heading: "[random]",
-    doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
+    doc: "Each sample draws all quantities below. All variants use the same samples. The seeds of \
+        sample *n* start at 1000 · (*n* − 1) + 1.",
     key_groups: &[&[
         key(
             "samples",
@@ -149,59 +179,113 @@ pub(super) static RANDOM: TableSchema = TableSchema {
             "seed-name",
             Text,
             Optional("the plan's name"),
-            "Name that seeds the draws; preserves the samples of a renamed plan",
+            "Name from which the draws are seeded; keeps the samples of a plan that was renamed",
         ),
-        key("draws", Tables(&DRAW), Required, "Quantities to draw for each sample"),
+        key("draws", Tables(&DRAW), Required, "Quantities that each sample draws"),
     ]],
 };
 
 pub(super) static DRAW: TableSchema = TableSchema {
     noun: "a draw",
     heading: "[[random.draws]]",
-    doc: "One drawn quantity, with exactly one distribution. The value depends only on the plan, the draw and the number of the sample.",
+    doc: "One quantity of a sample, with exactly one of `uniform`, `exponential`, `lognormal` and \
+        `choice`. Its value depends only on the plan's name, the draw's name and the number of \
+        the sample.",
     key_groups: &[&[
-        key("name", Text, Required, "Column of the table"),
+        key("name", Text, Required, "Name of the draw: the column in the results"),
         KEYS,
         key(
             "uniform",
             List(&Any("quantity")),
-            Optional("another"),
-            "Minimum and maximum; integers stay integers",
+            Optional("—"),
+            "Uniform distribution between a minimum and a maximum; between integers, every value \
+             is an integer",
         ),
-        key("exponential", OneOf(&[Any("quantity")]), Optional("another"), "The mean"),
-        key("lognormal", Table(&LOGNORMAL), Optional("another"), "Lognormal distribution"),
-        key("choice", List(&Any("`[value, weight]`")), Optional("another"), "Choice among values"),
+        key(
+            "exponential",
+            OneOf(&[Any("quantity")]),
+            Optional("—"),
+            "Exponential distribution with this mean",
+        ),
+        key("lognormal", Table(&LOGNORMAL), Optional("—"), "Lognormal distribution"),
+        key(
+            "choice",
+            List(&Any("`[value, weight]`")),
+            Optional("—"),
+            "Values, each with the weight of its probability",
+        ),
         key(
             "min",
             Any("quantity"),
             Optional("no limit"),
-            "Smallest value; a smaller one is drawn again",
+            "Smallest value; the draw is repeated if it is smaller, at most 1000 times",
         )
         .formerly("least"),
         key(
             "max",
             Any("quantity"),
             Optional("no limit"),
-            "Largest value; a larger one is drawn again",
+            "Largest value; the draw is repeated if it is larger, at most 1000 times",
         )
         .formerly("most"),
-        key("after", Text, Optional("nothing"), "Name of an earlier draw whose value is added"),
+        key(
+            "after",
+            Text,
+            Optional("nothing"),
+            "Name of an earlier draw whose value is added, for example for an event after another",
+        ),
     ]],
 };
 
 pub(super) static LOGNORMAL: TableSchema = TableSchema {
     noun: "a lognormal distribution",
     heading: "lognormal",
-    doc: "`{ median = \"3 s\", sigma = 0.8 }`",
+    doc: "Table such as `{ median = \"3 s\", sigma = 0.8 }`.",
     key_groups: &[&[
-        key("median", Any("quantity"), Required, "The median"),
-        key("sigma", Any("number"), Required, "Standard deviation of the natural logarithm"),
+        key("median", Any("quantity"), Required, "Median, a quantity with its unit"),
+        key(
+            "sigma",
+            Any("number"),
+            Required,
+            "Standard deviation of the natural logarithm, without unit",
+        ),
     ]],
 };
 
+/// Beginning of the page.
+const INTRODUCTION: &str = r#"# Plan files
+
+*For authors of sweeps and reproductions. Assumes that you know [scenario files](scenario.md). See also [sweep](../guides/sweep.md) and
+[reproduce](../guides/reproduce.md).*
+
+A plan is a TOML file that runs one scenario with many variants, values and seeds. This page lists all its keys, as printed by
+`towpath schema plan-keys`. An example with 1 variant × 3 values × 2 seeds = 6 runs, for `towpath sweep FILE`:
+
+```toml
+name = "buffers"                      # names the results
+scenario = "builtin:wifi-3g"          # or a file next to the plan
+seeds = 2                             # runs of each point
+
+[[variants]]                          # one curve
+name = "MPTCP"
+transport = "mptcp"
+set = { "flows.0.duration" = "2 s" }  # changes keys of the scenario
+
+[[axes]]                              # one dimension of the grid
+name = "receive buffer"
+keys = ["hosts.server.receive-buffer"]
+values = ["50 KB", "200 KB", "800 KB"]
+
+[[figures]]                           # one panel, optional
+kind = "lines"
+x = "receive buffer"
+y = "goodput"
+```
+
+`towpath sweep example` prints a longer annotated plan."#;
+
 /// Returns every key that a plan may have, as Markdown.
 pub fn reference_markdown() -> String {
-    let title = "# Plan files\n\n*For authors of sweeps and reproductions. Assumes [scenario files](scenario.md). See also [sweep](../guides/sweep.md) and [reproduce](../guides/reproduce.md).*\n\nAll keys of a plan, as printed by `towpath schema plan-keys`. `towpath sweep example` prints an annotated example.";
     let plan_schemas = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
-    document::reference(title, plan_schemas.into_iter().chain(SCHEMAS))
+    document::reference(INTRODUCTION, plan_schemas.into_iter().chain(SCHEMAS))
 }

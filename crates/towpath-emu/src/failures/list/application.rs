@@ -13,9 +13,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "kernel-without-mptcp",
         title: "the client's kernel does not support Multipath TCP",
-        symptom: "Every program uses plain TCP; a program that requires Multipath TCP gets `Protocol not supported`.",
-        explanation: "The kernel is older than 5.6 or was built without CONFIG_MPTCP, so socket(…, \
-              IPPROTO_MPTCP) is refused with EPROTONOSUPPORT. (Here a filter refuses it.)",
+        symptom: "Every program uses plain TCP. A program that requires Multipath TCP gets \
+              `Protocol not supported`.",
+        explanation: "The kernel is older than 5.6 or was built without CONFIG_MPTCP. It refuses \
+              socket(…, IPPROTO_MPTCP) with EPROTONOSUPPORT. (Here, a filter refuses it.)",
         cause: Some("kernel-without-mptcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::OldKernel],
@@ -23,9 +24,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "mptcp-disabled",
         title: "Multipath TCP is disabled on the client",
-        symptom: "Every program uses plain TCP; a program that requires Multipath TCP gets `Protocol not available`.",
-        explanation: "net.mptcp.enabled is 0, so socket(…, IPPROTO_MPTCP) is refused with ENOPROTOOPT. \
-              Existing listeners keep working.",
+        symptom: "Every program uses plain TCP. A program that requires Multipath TCP gets \
+              `Protocol not available`.",
+        explanation: "net.mptcp.enabled is 0, so the kernel refuses socket(…, IPPROTO_MPTCP) with \
+              ENOPROTOOPT. Existing listeners continue to work.",
         cause: Some("mptcp-disabled"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(HostSide::Client, ENABLED_SYSCTL, "0")],
@@ -33,8 +35,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "server-mptcp-disabled",
         title: "Multipath TCP is disabled on the server",
-        symptom: "Connections work, but over one path: plain TCP.",
-        explanation: "The server's net.mptcp.enabled is 0; its program used plain TCP instead, and answers with a SYN/ACK without the option.",
+        symptom: "The connection works, but over one path: it is plain TCP.",
+        explanation: "net.mptcp.enabled is 0 on the server. Its program uses plain TCP instead, \
+              so the SYN/ACK has no Multipath TCP option.",
         cause: Some("listener-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(HostSide::Server, ENABLED_SYSCTL, "0")],
@@ -42,17 +45,23 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "blackhole-fallback",
         title: "one dropped SYN has disabled Multipath TCP for an hour",
-        symptom: "Every connection to every server is plain TCP, although the path is clean now.",
-        explanation: "A middlebox dropped SYNs with the option once. The kernel then omits the option for net.mptcp.blackhole_timeout seconds, longer each time, for all destinations. Writing that setting, even with its current value, ends it immediately.",
+        symptom: "Every connection to every server is plain TCP, although the path now passes all \
+              options.",
+        explanation: "A middlebox once dropped SYNs with the Multipath TCP option. The kernel \
+              then omits the option towards all destinations for net.mptcp.blackhole_timeout \
+              seconds. Each repetition makes this time longer. Writing the setting, even with its \
+              current value, ends it immediately.",
         cause: Some("blackhole-fallback-active"),
         needs_server_report: false,
         changes: &[NetworkMutation::FormerBox(1, &[DROP_CAPABLE])],
     },
     FailureCase {
         name: "blackhole-fallback-announced",
-        title: "the same hour without Multipath TCP, to a server with two addresses",
-        symptom: "The server announces addresses to others, but this client stays on one path.",
-        explanation: "See `blackhole-fallback`: the state belongs to the client, not to a server.",
+        title: "an hour without Multipath TCP, to a server with two addresses",
+        symptom: "The server announces addresses to other clients, but this client stays on one \
+              path.",
+        explanation: "The cause is that of `blackhole-fallback`. The state belongs to the client \
+              and does not depend on the server.",
         cause: Some("blackhole-fallback-active"),
         needs_server_report: false,
         changes: &[
@@ -63,8 +72,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "listener-plain-tcp",
         title: "the server's program listens with plain TCP",
-        symptom: "The client requests Multipath TCP and gets one path.",
-        explanation: "The server's kernel supports it, but the program opened its socket with IPPROTO_TCP. The option reaches the last hop, but the SYN/ACK has none.",
+        symptom: "The client requests Multipath TCP and gets plain TCP over one path.",
+        explanation: "The server's kernel supports Multipath TCP, but the program opened its \
+              socket with IPPROTO_TCP. The client's option reaches the last hop, but the SYN/ACK \
+              has none.",
         cause: Some("listener-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Listener(ServerBehaviour::Plain)],
@@ -72,8 +83,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "application-plain-tcp",
         title: "an application of the client does not request Multipath TCP",
-        symptom: "The setup is complete and a test succeeds, but the relevant program uses one path.",
-        explanation: "The program opens its socket with IPPROTO_TCP. Only the socket shows it; no counter changes. `towpath exec` or the program's own option fixes it.",
+        symptom: "The setup is complete and a test succeeds, but the program in question uses one \
+              path.",
+        explanation: "The program opens its socket with IPPROTO_TCP. No counter changes: only the \
+              socket shows the cause. `towpath exec` or an option of the program fixes it.",
         cause: Some("application-plain-tcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::Application(AppSocket::Plain)],
@@ -81,8 +94,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "remote-refused",
         title: "nothing listens at the server",
-        symptom: "`Connection refused`, with and without Multipath TCP.",
-        explanation: "No program has the port open; this has nothing to do with Multipath TCP.",
+        symptom: "Connecting fails with `Connection refused`, with and without Multipath TCP.",
+        explanation: "No program listens on the port. The cause is unrelated to Multipath TCP.",
         cause: Some("remote-refused"),
         needs_server_report: false,
         changes: &[NetworkMutation::Listener(ServerBehaviour::Nothing)],
@@ -90,8 +103,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "remote-refused-v6",
         title: "nothing listens at the server's IPv6 address",
-        symptom: "`Connection refused`.",
-        explanation: "No program has the port open.",
+        symptom: "Connecting fails with `Connection refused`.",
+        explanation: "No program listens on the port of the IPv6 address.",
         cause: Some("remote-refused"),
         needs_server_report: false,
         changes: &[
@@ -102,8 +115,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "listener-closed-after-accept",
         title: "the server accepts one connection and stops listening",
-        symptom: "The connection stays on one path; further subflows are refused immediately.",
-        explanation: "A further subflow also needs a listener on its port; here its SYN is answered with a reset. The server must keep a listener, or signal an endpoint with a port.",
+        symptom: "The connection stays on one path. Further subflows are refused immediately.",
+        explanation: "A further subflow also needs a listener on its port. Without one, the \
+              server answers its SYN with a reset. The server must keep its listener, or signal \
+              an endpoint with a port.",
         cause: Some("listener-closed-after-accept"),
         needs_server_report: false,
         changes: &[NetworkMutation::Listener(ServerBehaviour::Once)],
@@ -111,8 +126,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "load-balancer",
         title: "a load balancer sends the second path to another host",
-        symptom: "The connection stays on one path; further subflows are reset.",
-        explanation: "Two hosts share one address; the client's address selects one. The other host does not know the token of the MP_JOIN and resets (its MPJoinNoTokenFound grows).",
+        symptom: "The connection stays on one path. Further subflows are reset.",
+        explanation: "Two hosts share one address, and the client's address selects the host. The \
+              other host does not know the token of the MP_JOIN and resets the subflow. Its \
+              MPJoinNoTokenFound grows.",
         cause: Some("load-balancer-other-host"),
         needs_server_report: false,
         changes: &[NetworkMutation::OtherServer],
@@ -120,8 +137,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-id0-denied",
         title: "the server forbids further subflows to its first address",
-        symptom: "One path, although the client has an endpoint; no SYN is sent.",
-        explanation: "net.mptcp.allow_join_initial_addr_port is 0 on the server, as behind a load balancer, but it announces no other address.",
+        symptom: "The connection stays on one path, although the client has an endpoint. The \
+              client sends no further SYN.",
+        explanation: "net.mptcp.allow_join_initial_addr_port is 0 on the server, as behind a load \
+              balancer. The server also announces no other address.",
         cause: Some("join-id0-denied"),
         needs_server_report: false,
         changes: &[NetworkMutation::Sysctl(

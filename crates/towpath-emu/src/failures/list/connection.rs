@@ -51,7 +51,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "syn-dropped",
         title: "a middlebox drops SYNs with the option",
         symptom: "Connecting takes three seconds and results in plain TCP.",
-        explanation: "The first SYNs are lost; the kernel then omits the option, and continues to do so for an hour for all destinations.",
+        explanation: "The middlebox drops the first SYNs. The kernel then omits the option, and \
+              continues to do so for an hour towards all destinations.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE])],
@@ -60,7 +61,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "syn-dropped-v6",
         title: "a middlebox drops IPv6 SYNs with the option",
         symptom: "Connecting takes three seconds and results in plain TCP.",
-        explanation: "As `syn-dropped`, in IPv6.",
+        explanation: "The cause is that of `syn-dropped`, in IPv6.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE]), NetworkMutation::Connect(SERVER_V6)],
@@ -68,8 +69,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-stripped",
         title: "a middlebox removes the option from SYNs",
-        symptom: "The connection works, over one path: plain TCP.",
-        explanation: "The server never sees the option, so its SYN/ACK has none. SYNs with increasing TTL show the router that removes it.",
+        symptom: "The connection works, but over one path: it is plain TCP.",
+        explanation: "The server never receives the option, so its SYN/ACK has none. SYNs with \
+              increasing TTL show the router that removes it.",
         cause: Some("syn-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -80,8 +82,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-stripped-v6",
         title: "a middlebox removes the option from IPv6 SYNs",
-        symptom: "The connection works, over one path: plain TCP.",
-        explanation: "As `syn-stripped`, in IPv6.",
+        symptom: "The connection works, but over one path: it is plain TCP.",
+        explanation: "The cause is that of `syn-stripped`, in IPv6.",
         cause: Some("syn-option-stripped"),
         needs_server_report: false,
         changes: &[
@@ -92,8 +94,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "all-stripped",
         title: "a middlebox removes the option from every packet",
-        symptom: "The connection works, over one path: plain TCP.",
-        explanation: "As `syn-stripped`, also on the return path.",
+        symptom: "The connection works, but over one path: it is plain TCP.",
+        explanation: "The cause is that of `syn-stripped`, but in both directions.",
         cause: Some("syn-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -104,8 +106,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "synack-stripped",
         title: "a middlebox removes the option from SYN/ACKs",
-        symptom: "The connection works, over one path: plain TCP.",
-        explanation: "The option reaches the server, but is removed from the SYN/ACK. The server notices at the third packet (MPCapableFallbackACK grows there).",
+        symptom: "The connection works, but over one path: it is plain TCP.",
+        explanation: "The option reaches the server, but the middlebox removes it from the \
+              SYN/ACK. The server notices this at the third packet, and its MPCapableFallbackACK \
+              grows.",
         cause: Some("synack-option-stripped"),
         needs_server_report: true,
         changes: &[NetworkMutation::Box(
@@ -116,9 +120,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "later-stripped",
         title: "a middlebox passes the option only in the handshake",
-        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
-        explanation: "Data without the option makes both hosts fall back (MPCapableDataFallback, RFC 8684 \
-              §3.7).",
+        symptom: "The connection starts with Multipath TCP and soon falls back to plain TCP \
+              permanently.",
+        explanation: "Data arrives without the option, so both hosts fall back \
+              (MPCapableDataFallback, RFC 8684 §3.7).",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
         changes: &[NetworkMutation::Box(
@@ -129,8 +134,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "later-stripped-up",
         title: "a middlebox removes the option from the client's packets after the SYN",
-        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
-        explanation: "The third packet and the data reach the server without the option.",
+        symptom: "The connection starts with Multipath TCP and soon falls back to plain TCP \
+              permanently.",
+        explanation: "The third packet and the client's data reach the server without the option.",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
         changes: &[NetworkMutation::Box(
@@ -141,8 +147,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "dss-stripped",
         title: "a middlebox removes the data sequence signals",
-        symptom: "Multipath TCP for a moment, then permanently plain TCP.",
-        explanation: "It knows the options of the handshake, but not those of data.",
+        symptom: "The connection starts with Multipath TCP and soon falls back to plain TCP \
+              permanently.",
+        explanation: "The middlebox passes the options of the handshake, but does not know those \
+              of data (DSS).",
         cause: Some("option-stripped-after-handshake"),
         needs_server_report: true,
         changes: &[NetworkMutation::Box(
@@ -153,18 +161,19 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "payload-rewritten",
         title: "a gateway modifies the client's data",
-        symptom: "The connection ends with an error, or falls back.",
-        explanation: "An application gateway rewrites addresses in the payload. With checksums the \
-              receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
+        symptom: "The connection ends with an error or falls back to plain TCP.",
+        explanation: "An application gateway rewrites addresses in the payload. With checksums, \
+              the receiver detects the change and sends MP_FAIL (RFC 8684 §3.7).",
         cause: Some("payload-rewritten"),
         needs_server_report: true,
         changes: &[CHECKSUM, NetworkMutation::Box(1, &[REWRITE])],
     },
     FailureCase {
         name: "payload-rewritten-unnoticed",
-        title: "a gateway modifies the client's data, and no host checks it",
-        symptom: "Programs receive wrong data; Multipath TCP continues.",
-        explanation: "Without checksums (Linux's default), modified data of the same length is accepted.",
+        title: "a gateway modifies the client's data, and neither host checks it",
+        symptom: "Programs receive wrong data. Multipath TCP continues.",
+        explanation: "Without checksums, which is Linux's default, the receiver accepts modified \
+              data of the same length.",
         cause: Some("payload-rewritten"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[REWRITE])],
@@ -172,8 +181,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-forbidden",
         title: "a firewall forbids SYNs with the option",
-        symptom: "`No route to host` with Multipath TCP, but not with plain TCP.",
-        explanation: "A middlebox answers the SYN with ICMP: administratively prohibited.",
+        symptom: "Connecting fails with `No route to host` with Multipath TCP, but works with \
+              plain TCP.",
+        explanation: "A middlebox answers the SYN with an ICMP message: administratively \
+              prohibited.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -184,8 +195,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-reset",
         title: "a firewall resets SYNs with the option",
-        symptom: "`Connection refused` with Multipath TCP, but not with plain TCP.",
-        explanation: "A middlebox answers the SYN with a reset in the server's name.",
+        symptom: "Connecting fails with `Connection refused` with Multipath TCP, but works with \
+              plain TCP.",
+        explanation: "A middlebox answers the SYN with a reset from the server's address.",
         cause: Some("syn-option-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[capable_packets(PacketAction::Reset)])],
@@ -193,27 +205,28 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "payload-rewritten-second",
         title: "a gateway on the second path modifies the client's data",
-        symptom: "The second subflow is reset when the first data pass over it.",
-        explanation: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection continues over the other.",
+        symptom: "The second subflow is reset when it carries its first data.",
+        explanation: "With checksums, the receiver detects the change. It sends MP_FAIL and \
+              closes the subflow. The connection continues over the first subflow.",
         cause: Some("payload-rewritten"),
         needs_server_report: true,
         changes: &[CHECKSUM, NetworkMutation::Box(2, &[REWRITE])],
     },
     FailureCase {
         name: "remote-silent",
-        title: "no reply from the server",
+        title: "the server does not reply",
         symptom: "Connecting hangs, with and without Multipath TCP.",
-        explanation: "A firewall drops every packet to the port; this has nothing to do with Multipath \
-              TCP.",
+        explanation: "A firewall drops every TCP packet to the server. The cause is unrelated to \
+              Multipath TCP.",
         cause: Some("remote-silent"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP])],
     },
     FailureCase {
         name: "remote-silent-v6",
-        title: "no host answers over IPv6",
+        title: "the server does not reply over IPv6",
         symptom: "Connecting hangs.",
-        explanation: "A firewall drops every packet.",
+        explanation: "A firewall drops every TCP packet to the server's IPv6 address.",
         cause: Some("remote-silent"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Connect(SERVER_V6)],

@@ -18,8 +18,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-v4",
         title: "two paths over IPv4",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "A normal network without any failure.",
+        symptom: "Two subflows carry data.",
+        explanation: "A typical network without a failure.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT)],
@@ -27,8 +27,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-v6",
         title: "two paths over IPv6",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "The same in IPv6.",
+        symptom: "Two subflows carry data.",
+        explanation: "The same network as `healthy-v4`, over IPv6.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -39,8 +39,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-dual-stack",
         title: "endpoints of both families",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "Only the endpoint of the connection's family is used.",
+        symptom: "Two subflows carry data.",
+        explanation: "The client uses only the endpoint of the connection's address family.",
         cause: None,
         needs_server_report: false,
         changes: &[],
@@ -48,8 +48,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-announced",
         title: "the server announces its second address",
-        symptom: "Three subflows.",
-        explanation: "The client has an endpoint, and the server one with `signal`.",
+        symptom: "The connection has three subflows.",
+        explanation: "The client has an endpoint, and the server has one with `signal`.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT)],
@@ -57,8 +57,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-nat",
         title: "the second path has a NAT",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "The server sees another address and port; MP_JOIN carries an identifier instead of the address, so this is harmless.",
+        symptom: "Two subflows carry data.",
+        explanation: "The server sees a translated address and port. This is harmless, because \
+              MP_JOIN carries an identifier instead of the address.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[NAT])],
@@ -66,8 +67,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-nat-both",
         title: "both paths have a NAT",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "As at home and on a phone.",
+        symptom: "Two subflows carry data.",
+        explanation: "Home networks and mobile networks usually have a NAT.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[NAT]), NetworkMutation::Box(2, &[NAT])],
@@ -75,8 +76,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-three-paths",
         title: "three paths",
-        symptom: "Three subflows, all carrying data.",
-        explanation: "Two endpoints in addition to the first interface.",
+        symptom: "Three subflows carry data.",
+        explanation: "The client has endpoints on two interfaces in addition to the first.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -90,9 +91,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-one-subnet",
         title: "one subnet, configured correctly",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "arp_ignore=1, arp_announce=2 and a table for each address keep each subflow on its \
-              own cable.",
+        symptom: "Two subflows carry data.",
+        explanation: "arp_ignore=1, arp_announce=2 and a routing table for each address keep each \
+              subflow on its own cable.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -111,8 +112,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-one-interface",
         title: "one interface with two addresses",
-        symptom: "Two subflows over one cable.",
-        explanation: "There is no other interface; two addresses may still use two routes further on.",
+        symptom: "The connection has two subflows over one cable.",
+        explanation: "The client has one interface only. Its two addresses may still take two \
+              routes beyond it.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -123,9 +125,10 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "healthy-laminar",
-        title: "each interface with an address of its own at the server",
-        symptom: "Two subflows, c1 to s1 and c2 to s2.",
-        explanation: "A `laminar` endpoint (Linux 6.18) answers each announced address with one subflow.",
+        title: "each interface uses its own address of the server",
+        symptom: "The connection has two subflows: from c1 to s1, and from c2 to s2.",
+        explanation: "A `laminar` endpoint (Linux 6.18) answers each announced address with one \
+              subflow.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -135,9 +138,9 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "healthy-fullmesh",
-        title: "every address paired with every other",
-        symptom: "Four subflows.",
-        explanation: "Endpoints with `fullmesh`.",
+        title: "every client address is paired with every server address",
+        symptom: "The connection has four subflows.",
+        explanation: "The endpoints have the flag `fullmesh`.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -151,8 +154,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-backup",
         title: "a third interface is kept as a backup",
-        symptom: "Two subflows carry data, a third waits.",
-        explanation: "The expensive path has the flag `backup`; a regular path is available.",
+        symptom: "Two subflows carry data, and a third one waits.",
+        explanation: "The expensive path has the flag `backup`, and regular paths are available.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -166,8 +169,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-port-endpoint",
         title: "the server announces an address with a port",
-        symptom: "Three subflows.",
-        explanation: "An endpoint with `port` listens by itself.",
+        symptom: "The connection has three subflows.",
+        explanation: "An endpoint with `port` has a listener of its own.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 port 4001 signal"])],
@@ -175,8 +178,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-checksum",
         title: "both hosts use checksums",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "net.mptcp.checksum_enabled is 1 on both.",
+        symptom: "Two subflows carry data.",
+        explanation: "net.mptcp.checksum_enabled is 1 on both hosts.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -187,8 +190,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-wifi-cellular",
         title: "two paths, one with twice the delay",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "Paths can differ.",
+        symptom: "Two subflows carry data.",
+        explanation: "Paths may differ in delay and rate.",
         cause: None,
         needs_server_report: false,
         changes: &[
@@ -202,8 +205,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "healthy-application",
         title: "an application that uses Multipath TCP",
-        symptom: "Two subflows, both carrying data.",
-        explanation: "Its socket is a Multipath TCP socket.",
+        symptom: "Two subflows carry data.",
+        explanation: "The socket of the application is a Multipath TCP socket.",
         cause: None,
         needs_server_report: false,
         changes: &[NetworkMutation::Application(AppSocket::Multipath)],

@@ -14,7 +14,7 @@ use crate::router::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, Unre
 pub(super) const MIXED_CASES: &[FailureCase] = &[
     variation(
         "third-of-three-stripped-on-the-way-back",
-        "three paths, of which the third loses MP_JOIN in answers, behind a NAT",
+        "three paths, of which the third loses MP_JOIN in SYN/ACKs, behind a NAT",
         Some("join-option-stripped"),
         false,
         &[
@@ -59,7 +59,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "v6-mtu-hole",
-        "an IPv6 path that carries 1,280 bytes, and does not say so",
+        "an IPv6 path that drops packets of more than 1,280 bytes without a report",
         Some("path-mtu-hole"),
         true,
         &[
@@ -69,7 +69,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "data-dropped",
-        "a firewall lets two packets of each connection pass, and no more",
+        "a firewall on the second path drops all packets except SYNs and SYN/ACKs",
         Some("path-silent"),
         true,
         &[NetworkMutation::Event(FailureEvent::Box(
@@ -83,7 +83,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "short-time-to-live",
-        "the second path has more routers than the time to live allows",
+        "the second path has more routers than the client's TTL permits",
         Some("join-unreachable"),
         false,
         &[
@@ -93,7 +93,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "path-comes-up-later",
-        "the second path forbade subflows when a program's connection began",
+        "the second path reset further subflows when a program's connection began",
         Some("subflow-not-recreated"),
         false,
         &[
@@ -103,7 +103,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "lossy-on-the-way-back",
-        "the second path loses one packet in six, of those from the server",
+        "the second path loses one in six packets of the server",
         Some("path-lossy"),
         true,
         &[NetworkMutation::Quality(
@@ -113,7 +113,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "rewritten-on-the-way-back",
-        "a gateway on the second path changes what the server sends, and checksums are on",
+        "a gateway on the second path modifies the server's data, and checksums are on",
         Some("payload-rewritten"),
         true,
         &[
@@ -123,7 +123,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "announced-port-blocked",
-        "the server announces an address with a port that a firewall swallows",
+        "the server announces an address with a port that a firewall blocks",
         Some("announced-address-unreachable"),
         false,
         &[
@@ -134,7 +134,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "mesh-with-a-strict-path",
-        "every address paired with every other, and one path forbids further subflows",
+        "full mesh of addresses, and one path prohibits further subflows",
         Some("join-prohibited"),
         false,
         &[
@@ -148,7 +148,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "laminar-pair-dropped",
-        "each interface with an address of its own at the server, and one way swallows MP_JOIN",
+        "each interface uses its own address of the server, and one path drops MP_JOIN",
         Some("join-dropped"),
         false,
         &[
@@ -159,7 +159,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "stripped-first-path-nat-v4",
-        "behind NAT on both paths, the first strips SYNs and the second does not",
+        "behind NAT on both paths; the first path strips SYNs, the second does not",
         Some("syn-option-stripped"),
         false,
         &[
@@ -172,7 +172,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "backup-lost",
-        "the only further path is a backup, and swallows MP_JOIN",
+        "the only further path is a backup and drops MP_JOIN",
         Some("join-dropped"),
         false,
         &[
@@ -193,7 +193,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-metrics",
-        "a default route for each interface, and endpoints that are bound to theirs",
+        "a default route for each interface, and endpoints that are bound to their interface",
         None,
         true,
         &[
@@ -203,14 +203,14 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-checksum-at-the-server",
-        "the server alone wants checksums, and gets them",
+        "only the server requires checksums, and the client sends them",
         None,
         true,
         &[NetworkMutation::Sysctl(HostSide::Server, "net.mptcp.checksum_enabled", "1")],
     ),
     variation(
         "healthy-idle-application",
-        "a program that is silent for long, and no NAT",
+        "a program that is idle for a long time, without a NAT",
         None,
         false,
         &[
@@ -220,7 +220,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "answers-reset-v6",
-        "a firewall on the second IPv6 path resets the answers to MP_JOIN at the server",
+        "a firewall on the second IPv6 path resets the SYN/ACKs with MP_JOIN at the server",
         Some("join-dropped"),
         false,
         &[
@@ -237,7 +237,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "prohibited-v6",
-        "a firewall on the second IPv6 path forbids everything",
+        "a firewall on the second IPv6 path prohibits all packets",
         Some("join-prohibited"),
         false,
         &[
@@ -254,7 +254,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "servers-second-route",
-        "the server announces its second address, and answers from there by the first interface",
+        "the server announces its second address and replies from it through the first interface",
         Some("no-source-route"),
         true,
         &[
@@ -279,7 +279,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "hole-on-the-way-back",
-        "large packets vanish on their way from the server, on the second path",
+        "the second path drops large packets of the server",
         Some("path-mtu-hole"),
         true,
         &[NetworkMutation::Quality(
@@ -289,7 +289,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "far-and-stripped",
-        "a path of 150 ms each way that loses MP_JOIN",
+        "a path of 150 ms in each direction that loses MP_JOIN",
         Some("join-option-stripped"),
         false,
         &[
@@ -302,7 +302,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "one-of-two-accepted",
-        "the server's limit allows one further subflow of two",
+        "the server's limit permits one of two further subflows",
         Some("peer-limit"),
         false,
         &[
@@ -313,7 +313,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "forgotten-limit-and-swallowed",
-        "a black hole of yesterday, and no limit for today",
+        "an earlier black hole disabled Multipath TCP, and the limit permits no subflow",
         Some("blackhole-fallback-active"),
         false,
         &[
@@ -323,7 +323,7 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-satellite",
-        "two paths of 600 ms there and back",
+        "two paths with a round-trip time of 600 ms",
         None,
         false,
         &[
@@ -333,14 +333,14 @@ pub(super) const MIXED_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-slow-second",
-        "a second path of a twentieth of the rate",
+        "a second path with a twentieth of the rate",
         None,
         true,
         &[NetworkMutation::Quality(2, PathQuality { rate_kbps: 1_000, ..PathQuality::DEFAULT })],
     ),
     variation(
         "healthy-forgetful-nat",
-        "a NAT that forgets what is idle, and nothing that is",
+        "a NAT that drops idle state, without an idle connection",
         None,
         true,
         &[NetworkMutation::Box(

@@ -39,8 +39,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "join-dropped",
         title: "a middlebox on the second path drops further subflows",
-        symptom: "The second subflow stays in SYN-SENT; the kernel still counts it.",
-        explanation: "SYNs with MP_JOIN get no reply.",
+        symptom: "The second subflow stays in SYN-SENT. The kernel still counts it.",
+        explanation: "The middlebox drops SYNs with MP_JOIN, so they get no reply.",
         cause: Some("join-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)])],
@@ -49,7 +49,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-dropped-v6",
         title: "a middlebox on the second path drops further subflows over IPv6",
         symptom: "The second subflow stays in SYN-SENT.",
-        explanation: "As `join-dropped`, in IPv6.",
+        explanation: "The cause is that of `join-dropped`, in IPv6.",
         cause: Some("join-dropped"),
         needs_server_report: false,
         changes: &[
@@ -61,7 +61,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-answer-dropped",
         title: "a middlebox on the second path drops the SYN/ACKs of further subflows",
         symptom: "The second subflow stays in SYN-SENT.",
-        explanation: "SYN/ACKs with MP_JOIN do not arrive.",
+        explanation: "The middlebox drops SYN/ACKs with MP_JOIN, so they do not reach the client.",
         cause: Some("join-dropped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -77,8 +77,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-stripped",
         title: "a middlebox on the second path removes MP_JOIN",
         symptom: "The second subflow is established and reset immediately, without an error.",
-        explanation: "The server treats the SYN as a new connection; its SYN/ACK has no MP_JOIN, so the \
-              client resets.",
+        explanation: "The server receives a SYN without MP_JOIN and treats it as a new \
+              connection. Its SYN/ACK has no MP_JOIN, so the client resets the subflow.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -90,7 +90,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-answer-stripped",
         title: "a middlebox on the second path removes MP_JOIN from SYN/ACKs",
         symptom: "The second subflow is established and reset immediately, without an error.",
-        explanation: "The server understood the SYN, but the client receives a SYN/ACK without the option.",
+        explanation: "The server receives the MP_JOIN, but the client receives a SYN/ACK without \
+              it.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -102,7 +103,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-stripped-both",
         title: "a middlebox on the second path removes every Multipath TCP option",
         symptom: "The second subflow is established and reset immediately, without an error.",
-        explanation: "As `join-stripped`.",
+        explanation: "The cause is that of `join-stripped`, but in both directions and for every \
+              packet.",
         cause: Some("join-option-stripped"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -114,7 +116,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-reset",
         title: "a firewall on the second path resets further subflows",
         symptom: "Further subflows are refused immediately.",
-        explanation: "A middlebox answers SYNs with MP_JOIN with a reset in the server's name.",
+        explanation: "A middlebox answers SYNs with MP_JOIN with a reset from the server's \
+              address.",
         cause: Some("join-reset"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
@@ -123,7 +126,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-prohibited",
         title: "a firewall on the second path forbids further subflows",
         symptom: "Further subflows end after a second with `No route to host`.",
-        explanation: "A middlebox answers with ICMP: administratively prohibited.",
+        explanation: "A middlebox answers with an ICMP message: administratively prohibited.",
         cause: Some("join-prohibited"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -135,7 +138,8 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-unreachable",
         title: "the second path has no route to the server",
         symptom: "Further subflows end after a second with `Network is unreachable`.",
-        explanation: "A router on the second path answers with ICMP: network unreachable.",
+        explanation: "A router on the second path answers with an ICMP message: network \
+              unreachable.",
         cause: Some("join-unreachable"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -147,7 +151,7 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "join-unreachable-host",
         title: "a router on the second path cannot reach the server",
         symptom: "Further subflows end after a second with `No route to host`.",
-        explanation: "A router on the second path answers with ICMP: host unreachable.",
+        explanation: "A router on the second path answers with an ICMP message: host unreachable.",
         cause: Some("join-unreachable"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(
@@ -158,8 +162,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-unreachable",
         title: "the server announces an address that does not exist",
-        symptom: "One path. The announced address (ADD_ADDR) is tried, and the attempt fails after a second.",
-        explanation: "The route to the announced address ends at a router that reports it.",
+        symptom: "The connection stays on one path. The client tries the announced address \
+              (ADD_ADDR), and the attempt fails after a second.",
+        explanation: "The route to the announced address ends at a router that answers with an \
+              ICMP message.",
         cause: Some("announced-address-unreachable"),
         needs_server_report: false,
         changes: &[
@@ -170,8 +176,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-silent",
         title: "the server announces an address that does not answer",
-        symptom: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
-        explanation: "No host has the announced address; the kernel still counts the subflow.",
+        symptom: "The connection stays on one path. The client tries the announced address \
+              (ADD_ADDR), and the subflow stays in SYN-SENT.",
+        explanation: "No host has the announced address. The kernel still counts the subflow.",
         cause: Some("announced-address-unreachable"),
         needs_server_report: false,
         changes: &[
@@ -182,9 +189,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announcement-swallowed",
         title: "a middlebox drops the server's announcements",
-        symptom: "Two subflows, none of them to the server's second address.",
-        explanation: "A middlebox passes every packet except those with ADD_ADDR. The server's AddAddrTx grows, its \
-              EchoAdd does not.",
+        symptom: "The connection has two subflows. Neither goes to the server's second address.",
+        explanation: "A middlebox drops the packets with ADD_ADDR and passes all others. The \
+              server's AddAddrTx grows, but its EchoAdd does not.",
         cause: Some("announcement-stripped"),
         needs_server_report: true,
         changes: &[
@@ -203,8 +210,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "announced-address-private",
         title: "a server behind NAT announces its private address",
-        symptom: "One path. The announced address (ADD_ADDR) is tried, without an answer.",
-        explanation: "The server does not know its public address and announces its private address, which is not reachable.",
+        symptom: "The connection stays on one path. The client tries the announced address \
+              (ADD_ADDR) and gets no answer.",
+        explanation: "The server does not know its public address. It announces its private \
+              address, which the client cannot reach.",
         cause: Some("announced-address-private"),
         needs_server_report: false,
         changes: &[
@@ -216,8 +225,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "dead-announced-addresses",
         title: "dead announced addresses use up the limit",
-        symptom: "The server announces three addresses; the only reachable one is not used.",
-        explanation: "Each announced address counts against `add_addr_accepted`, even if the attempt failed.",
+        symptom: "The server announces three addresses. The client does not use the only \
+              reachable one.",
+        explanation: "Each announced address counts towards `add_addr_accepted`, even if the \
+              attempt failed.",
         cause: Some("dead-announced-addresses-use-limits"),
         needs_server_report: false,
         changes: &[
@@ -232,8 +243,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-silent",
         title: "the second path falls silent during the connection",
-        symptom: "Throughput drops; no event says why, and the subflow is still counted.",
-        explanation: "From some moment on, every packet of the path is lost. The kernel only marks the subflow as stale and reinjects its data on the other.",
+        symptom: "Throughput drops without an event. The kernel still counts the subflow.",
+        explanation: "At some time, the path starts to lose every packet. The kernel only marks \
+              the subflow as stale and reinjects its data on the other subflow.",
         cause: Some("path-silent"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
@@ -241,8 +253,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-silent-first",
         title: "the first path falls silent during the connection",
-        symptom: "A short stall; then the second path carries all data.",
-        explanation: "As `path-silent`, on the path of the first subflow.",
+        symptom: "After a short stall, the second path carries all data.",
+        explanation: "The cause is that of `path-silent`, on the path of the first subflow.",
         cause: Some("path-silent"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL]))],
@@ -250,8 +262,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "nat-timeout",
         title: "a NAT on the first path drops the state of a program's idle subflow",
-        symptom: "After a pause, a long-lived connection is slow; a new one is not.",
-        explanation: "The NAT drops the state of connections after 0.8 s without packets (real NATs after minutes), and then drops their packets. The subflow looks established on both hosts.",
+        symptom: "After a pause, a long-lived connection is slow, but a new one is not.",
+        explanation: "The NAT drops the state of a connection after 0.8 s without packets, and \
+              then its packets. (Real NATs do so after minutes.) The subflow remains established \
+              on both hosts.",
         cause: Some("nat-timeout"),
         needs_server_report: false,
         changes: &[
@@ -261,9 +275,11 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "subflow-not-recreated",
-        title: "a program's first subflow was reset once, and does not come back",
-        symptom: "A long-lived connection has one subflow; a new one has two.",
-        explanation: "A firewall of the first path was restarted and reset unknown connections. Linux opens a subflow at the start of a connection or for a new endpoint, but does not reopen a lost one.",
+        title: "a program's first subflow was reset once and is not reopened",
+        symptom: "A long-lived connection has one subflow, but a new one has two.",
+        explanation: "A firewall on the first path was restarted and reset unknown connections. \
+              Linux opens a subflow at the start of a connection or for a new endpoint. It does \
+              not reopen a lost one.",
         cause: Some("subflow-not-recreated"),
         needs_server_report: false,
         changes: &[
@@ -281,8 +297,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "link-down",
         title: "the second interface goes down during the connection",
-        symptom: "Throughput drops; no event says why.",
-        explanation: "The interface is disabled. The kernel does not report that the subflow is dead.",
+        symptom: "Throughput drops without an event.",
+        explanation: "The interface is down. The kernel does not report that the subflow has \
+              failed.",
         cause: Some("link-down"),
         needs_server_report: true,
         changes: &[NetworkMutation::Event(FailureEvent::Down(2))],
@@ -290,8 +307,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-mtu-hole",
         title: "the second path drops large packets",
-        symptom: "Both subflows are established, and all data go over the first.",
-        explanation: "The path carries packets of at most 1,300 bytes, and no router reports it: handshakes pass, full packets do not.",
+        symptom: "Both subflows are established, but all data uses the first.",
+        explanation: "The path drops packets of more than 1,300 bytes, and no router reports it. \
+              Handshakes pass, but full packets do not.",
         cause: Some("path-mtu-hole"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -302,8 +320,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-mtu-hole-first",
         title: "the first path drops large packets",
-        symptom: "The connection is established, then hangs or is slow.",
-        explanation: "As `path-mtu-hole`, on the path of the first subflow.",
+        symptom: "The connection is established, but then hangs or is slow.",
+        explanation: "The cause is that of `path-mtu-hole`, on the path of the first subflow.",
         cause: Some("path-mtu-hole"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -314,8 +332,8 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "path-lossy",
         title: "the second path loses one packet in five",
-        symptom: "The second subflow carries next to nothing.",
-        explanation: "Loss keeps its congestion window small.",
+        symptom: "The second subflow carries almost no data.",
+        explanation: "The losses keep the congestion window of the subflow small.",
         cause: Some("path-lossy"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -325,9 +343,10 @@ pub(super) const CASES: &[FailureCase] = &[
     },
     FailureCase {
         name: "path-much-slower",
-        title: "the second path has a hundred times the delay",
-        symptom: "Two subflows, hardly more throughput than one, and late data.",
-        explanation: "Its round-trip time is 800 ms, that of the first path 10 ms: data sent there delays later data.",
+        title: "the second path has eighty times the delay",
+        symptom: "Two subflows have hardly more throughput than one, and data arrives late.",
+        explanation: "The round-trip time is 800 ms on the second path and 10 ms on the first. \
+              Data on the second path delays later data on the first.",
         cause: Some("path-much-slower"),
         needs_server_report: true,
         changes: &[NetworkMutation::Quality(
@@ -338,8 +357,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "receive-buffer-too-small",
         title: "the client's buffers hold a few packets",
-        symptom: "Two subflows are slower than they should be.",
-        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below the bandwidth-delay product of all paths; one buffer serves all subflows.",
+        symptom: "Two subflows have less throughput than their paths permit.",
+        explanation: "net.ipv4.tcp_rmem and tcp_wmem are far below the bandwidth-delay product of \
+              all paths. One buffer serves all subflows.",
         cause: Some("receive-buffer-too-small"),
         needs_server_report: true,
         changes: &[
@@ -352,8 +372,10 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "backup-used",
         title: "the server sends over the path that the client keeps as a backup",
-        symptom: "The expensive path is as busy as the others.",
-        explanation: "The flag is a request that the peer may not know or obey. (Here a middlebox clears it in MP_JOIN, so the server never sees it.)",
+        symptom: "The expensive path carries as much data as the other paths.",
+        explanation: "The backup flag is only a request: the peer may not receive it or may \
+              ignore it. (Here, a middlebox clears it in MP_JOIN, so the server never receives \
+              it.)",
         cause: Some("backup-used"),
         needs_server_report: true,
         changes: &[
@@ -368,8 +390,9 @@ pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "backup-flag-asymmetric",
         title: "the server marks the second subflow as a backup, the client does not",
-        symptom: "Two subflows; the server sends only over the first.",
-        explanation: "Each host requests the flag for the data that it receives; here the server announces its address as a backup.",
+        symptom: "The connection has two subflows, but the server sends only over the first.",
+        explanation: "Each host requests the backup flag for the data that it receives. Here, the \
+              server announces its address as a backup.",
         cause: Some("backup-flag-asymmetric"),
         needs_server_report: true,
         changes: &[

@@ -46,7 +46,7 @@ const PHONE_ENDPOINTS: NetworkMutation = NetworkMutation::Endpoints(
 pub(super) const VARIATION_CASES: &[FailureCase] = &[
     variation(
         "other-names-join-stripped-v6",
-        "other interfaces' names, IPv6, MP_JOIN removed from SYN/ACKs",
+        "different names of interfaces, IPv6, MP_JOIN removed from SYN/ACKs",
         Some("join-option-stripped"),
         false,
         &[
@@ -61,7 +61,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "other-names-no-source-route",
-        "other interfaces' names, no table for the second",
+        "different names of interfaces, no routing table for the second",
         Some("no-source-route"),
         false,
         &[
@@ -72,7 +72,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "third-path-prohibited",
-        "three paths, of which the third is prohibited",
+        "three paths, of which the third prohibits further subflows",
         Some("join-prohibited"),
         false,
         &[
@@ -111,7 +111,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "announced-address-dropped",
-        "the way to the announced address alone swallows MP_JOIN",
+        "only the path to the announced address drops MP_JOIN",
         Some("join-dropped"),
         false,
         &[
@@ -122,7 +122,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "limits-and-stripped",
-        "the first SYN is stripped; the limits would not do either",
+        "the first SYN is stripped, and the limits permit no further subflow",
         Some("syn-option-stripped"),
         false,
         &[
@@ -135,7 +135,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "wrong-address-and-limit",
-        "a missing address, and no limit in its way",
+        "an endpoint whose address is missing, with sufficient limits",
         Some("endpoint-address-missing"),
         false,
         &[
@@ -148,7 +148,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "small-path-one-way",
-        "large packets vanish on their way to the server only",
+        "the second path drops large packets towards the server only",
         Some("path-mtu-hole"),
         true,
         &[NetworkMutation::Quality(
@@ -168,7 +168,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "late-box-strips",
-        "a box strips SYNs behind its own time to live, one router farther away",
+        "a middlebox strips SYNs after it decrements the TTL, one router farther away",
         Some("syn-option-stripped"),
         false,
         &[
@@ -182,7 +182,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "late-box-drops-v6",
-        "a middlebox drops IPv6 SYNs with the option behind its own time to live",
+        "a middlebox drops IPv6 SYNs with the option after it decrements the TTL",
         Some("syn-option-dropped"),
         false,
         &[
@@ -193,7 +193,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "far-box-join-dropped",
-        "MP_JOIN is swallowed one router farther away, after its time to live",
+        "a middlebox drops MP_JOIN after it decrements the TTL, one router farther away",
         Some("join-dropped"),
         false,
         &[
@@ -204,14 +204,14 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "routes-lost",
-        "the second interface was off and on again, and nobody renewed its routes",
+        "the second interface was down and up again, and its routes were not restored",
         Some("no-gateway-on-interface"),
         false,
         &[NetworkMutation::BouncedLink(HostSide::Client, 2)],
     ),
     variation(
         "healthy-small-packets",
-        "a path that carries 1,300 bytes, and says so",
+        "a path that carries 1,300 bytes and reports it",
         None,
         true,
         &[
@@ -228,7 +228,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-far-away",
-        "a server at the other end of the world",
+        "a server on another continent",
         None,
         true,
         &[
@@ -245,7 +245,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-phone-v6",
-        "other interfaces' names, IPv6, unequal paths",
+        "different names of interfaces, IPv6, unequal paths",
         None,
         true,
         &[
@@ -260,7 +260,7 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
     variation(
         "healthy-nat-three-announced",
-        "three paths, NAT on one, an announced address",
+        "three paths, NAT on one of them, and an announced address",
         None,
         false,
         &[
