@@ -76,7 +76,7 @@ Values of `scheduler`. A path has *room* if its congestion window permits more d
 - `apple-interactive`: the first path; other paths while it is slow or silent (Apple).
 - `apple-interactive-assist`: as `apple-interactive` with half the limits, as while Wi-Fi Assist rates Wi-Fi as bad (Apple).
 
-Apple's modes are modelled as De Coninck and Bonaventure (2019) observed them.
+`apple-handover` and `apple-interactive` follow observations of De Coninck and Bonaventure (2019).
 
 ## Path managers
 
@@ -94,8 +94,8 @@ Values of `opportunistic-retransmission` (M1) and `penalisation` (M2). Both act 
 a slow path holds the oldest data. M1 reinjects this data on the fast path. M2 halves the congestion window of the slow path.
 
 - `off`: never acts.
-- `nsdi12`: the rules of Raiciu et al. 2012. M1 acts whenever the other path has a longer round-trip time. M2 acts at most once per round
-  trip of the slow path, and ends its slow start.
+- `nsdi12`: the rules of Raiciu et al. 2012. M1 acts whenever the slow path has the longer round-trip time. M2 acts at most once per
+  round trip of the slow path, and ends its slow start.
 - `mptcp-org`: later versions of multipath-tcp.org, which restrict both:
   - M1 acts only if the slow path has more than four times the round-trip time, or a window of at most four packets.
   - M2 acts at most once per round trip of the fast path, does not end slow start, and spares a path in recovery. If the send buffer is
@@ -111,8 +111,8 @@ Values of `receive-buffer-mode`.
 
 ## Link presets
 
-Values of a link's `preset`. Each applies the queueing rules of a tool to the `rate`, `delay` and `queue` of the link. Only `tbf` supports
-`queue-position = "host"`.
+Values of a link's `preset`. Each applies the queueing rules of a tool to the `rate`, `delay` and `queue` of the link. Among them,
+only `tbf` supports `queue-position = "host"`.
 
 - `tbf`: `tc tbf` with a burst of 15000 B. `queue` is a time or a size; when missing, 100 ms.
 - `netem`: `tc netem`, with or without a rate. `queue` is a number of packets, delayed packets included; when missing, 1000.

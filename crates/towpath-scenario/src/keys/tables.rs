@@ -172,8 +172,7 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
 pub(crate) static ENDPOINT: TableSchema = TableSchema {
     noun: "an endpoint",
     heading: "Endpoint",
-    doc: "An address of this host and its use by Multipath TCP. Each path has one address of the \
-        host. Flags:\n\n\
+    doc: "This host's address on a path, and its use by Multipath TCP. Flags:\n\n\
         - `subflow`: open a subflow from this address.\n\
         - `signal`: announce this address to the peer.\n\
         - `backup`: use this address only while no regular path works.\n\
@@ -185,7 +184,8 @@ pub(crate) static ENDPOINT: TableSchema = TableSchema {
             "flags",
             List(&Words(&["subflow", "signal", "backup", "fullmesh", "laminar"])),
             Required,
-            "One or more flags of `ip mptcp endpoint`; `signal` and `fullmesh` exclude each other",
+            "One or more of the flags above, as in `ip mptcp endpoint`; `signal` and `fullmesh` \
+             exclude each other",
         ),
     ]],
 };
@@ -253,7 +253,7 @@ const LINK: &[KeySchema] = &[
         "link-mtu",
         Integer(68, 65_535),
         Optional("that of the interfaces"),
-        "Silently drop IP packets of more bytes (path MTU black hole); less than `mtu`",
+        "Silently drop IP packets of more bytes (path MTU black hole); on a path, less than `mtu`",
     ),
     key(
         "when-down",

@@ -16,7 +16,7 @@ pub(super) const CASES: &[FailureCase] = &[
         symptom: "Every program uses plain TCP. A program that requires Multipath TCP gets \
               `Protocol not supported`.",
         explanation: "The kernel is older than 5.6 or was built without CONFIG_MPTCP. It refuses \
-              socket(…, IPPROTO_MPTCP) with EPROTONOSUPPORT. (Here, a filter refuses it.)",
+              socket(…, IPPROTO_MPTCP) with EPROTONOSUPPORT. Here, a filter refuses it.",
         cause: Some("kernel-without-mptcp"),
         needs_server_report: false,
         changes: &[NetworkMutation::OldKernel],

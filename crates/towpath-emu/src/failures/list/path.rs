@@ -264,8 +264,8 @@ pub(super) const CASES: &[FailureCase] = &[
         title: "a NAT on the first path drops the state of a program's idle subflow",
         symptom: "After a pause, a long-lived connection is slow, but a new one is not.",
         explanation: "The NAT drops the state of a connection after 0.8 s without packets, and \
-              then its packets. (Real NATs do so after minutes.) The subflow remains established \
-              on both hosts.",
+              then its packets. Real NATs do so after minutes. The subflow remains established on \
+              both hosts.",
         cause: Some("nat-timeout"),
         needs_server_report: false,
         changes: &[
@@ -374,8 +374,7 @@ pub(super) const CASES: &[FailureCase] = &[
         title: "the server sends over the path that the client keeps as a backup",
         symptom: "The expensive path carries as much data as the other paths.",
         explanation: "The backup flag is only a request: the peer may not receive it or may \
-              ignore it. (Here, a middlebox clears it in MP_JOIN, so the server never receives \
-              it.)",
+              ignore it. Here, a middlebox clears it in MP_JOIN, so the server never receives it.",
         cause: Some("backup-used"),
         needs_server_report: true,
         changes: &[
