@@ -22,6 +22,18 @@ pub enum CapturePoint {
     Unknown,
 }
 
+/// Meaning of the captured part of a connection's options, if the snap length cut off the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CutEvidence {
+    /// Plain TCP, or a subflow of Multipath TCP.
+    Unknown,
+    /// A subflow of Multipath TCP: packets after the SYNs have an option of it.
+    Multipath,
+    /// TCP from the first data on: packets with payload have no option of Multipath TCP.
+    Tcp,
+}
+
 /// One connection of a packet capture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapturedConnection {
@@ -32,6 +44,10 @@ pub struct CapturedConnection {
     pub version: Option<u8>,
     /// True if the connection used or tried Multipath TCP.
     pub multipath: bool,
+    /// Present if options were not captured. The connection is then a single TCP connection or
+    /// subflow, and values that need data sequence numbers, such as `reinjected_bytes`, are 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_options: Option<CutEvidence>,
     /// Reason for the fallback to plain TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,

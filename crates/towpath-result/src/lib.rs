@@ -38,8 +38,8 @@ pub use account::{
     SenderActivity,
 };
 pub use capture::{
-    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, SubflowDirection,
-    SubflowHandover,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence,
+    SubflowDirection, SubflowHandover,
 };
 pub use connection::{ConnectionState, ReinjectionCause, StackStats};
 pub use datagrams::{CallStats, DatagramRow, DatagramStats, DelayBasis};

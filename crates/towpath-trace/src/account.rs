@@ -66,6 +66,9 @@ impl CaptureAnalysis {
         let sample_ns = self.bounded_period_ns(sample_ns.max(bin_ns));
         for captured in &self.connections {
             let Some(connection) = self.connection(captured) else { continue };
+            if connection.cut.is_some() {
+                continue; // windows and data numbers are unknown
+            }
             for (side, captured_direction) in captured.directions.iter().enumerate() {
                 if captured_direction.bytes > 0 {
                     self.add_direction(

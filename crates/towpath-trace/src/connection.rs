@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use towpath_result::CutEvidence;
+
 use super::data_stream::DataStreamTracker;
 use super::direction::DirectionTracker;
 use super::layers::SocketKey;
@@ -133,6 +135,8 @@ pub(super) enum FallbackReason {
     InfiniteMapping,
     /// MP_FAIL after a checksum error.
     Checksum,
+    /// Data without options, after a handshake whose options were not captured.
+    PlainData,
 }
 
 impl FallbackReason {
@@ -149,6 +153,9 @@ impl FallbackReason {
                 "data without Multipath TCP options after a complete handshake: a middlebox removes options"
             }
             Self::InfiniteMapping => "an infinite mapping: one host fell back to TCP",
+            Self::PlainData => {
+                "data without Multipath TCP options, although the SYN had one: the other host does not support Multipath TCP, or a middlebox removes options"
+            }
             Self::Checksum => "MP_FAIL: wrong checksum, so a middlebox changes data",
         }
     }
@@ -199,6 +206,30 @@ pub(super) struct TracedConnection {
     pub(super) last_poll_ns: u64,
     /// Number of Multipath TCP options seen, by name.
     pub(super) options: BTreeMap<&'static str, u64>,
+    /// Payload packets by what their options show; present if options were cut.
+    pub(super) cut: Option<CutCounts>,
+}
+
+/// Packets of a connection whose options were not all captured.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CutCounts {
+    /// Packets after the SYNs with a Multipath TCP option.
+    pub(super) multipath: u64,
+    /// Packets with payload and with all options, none of them of Multipath TCP.
+    pub(super) plain: u64,
+    /// Packets with payload whose options are unknown.
+    pub(super) unknown: u64,
+}
+
+impl CutCounts {
+    /// Returns what the captured parts show.
+    pub(super) fn evidence(self) -> CutEvidence {
+        match self {
+            Self { multipath: 1.., .. } => CutEvidence::Multipath,
+            Self { plain: 1.., unknown: 0, .. } => CutEvidence::Tcp,
+            _ => CutEvidence::Unknown,
+        }
+    }
 }
 
 impl TracedConnection {
@@ -220,10 +251,11 @@ impl TracedConnection {
             notes_lost: 0,
             last_poll_ns: now_ns,
             options: BTreeMap::new(),
+            cut: None,
         }
     }
 
-    /// Returns true if the connection has data sequence numbers.
+    /// Returns true if the connection has data sequence numbers that were captured.
     pub(super) fn is_multipath(&self) -> bool {
         self.multipath && !self.infinite
     }

@@ -6,8 +6,9 @@ use sha1::{Digest, Sha1};
 use towpath_wire::keys;
 use towpath_wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
 
-use super::connection::{FallbackReason, NoteContext, NoteKind};
+use super::connection::{FallbackReason, NoteContext, NoteKind, TracedSubflow};
 use super::direction::WindowScale;
+use super::layers::CutOptions;
 use super::ranges::SeqRange;
 use super::tracker::{LocatedSegment, Tracker};
 
@@ -42,16 +43,14 @@ impl Tracker {
         let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
         subflow.syn_ns.get_or_insert(located.now_ns);
         subflow.syns += 1;
-        subflow.capable_syns += u32::from(capable.is_some());
-        let is_retry_without_option =
-            subflow.capable_syns > 0 && capable.is_none() && join.is_none();
-        if let Some(direction) = subflow.directions.get_mut(located.side) {
-            direction.begin(located.segment.seq);
-            direction.mss_bytes = located.options.mss;
-            direction.window_scale =
-                located.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
-        }
-        subflow.on_window_scale(located.side, located.options.window_scale);
+        let cut_subtype = cut_subtype(located.cut);
+        subflow.capable_syns += u32::from(capable.is_some() || cut_subtype == Some(MP_CAPABLE));
+        subflow.is_join |= cut_subtype == Some(MP_JOIN);
+        let is_retry_without_option = subflow.capable_syns > 0
+            && capable.is_none()
+            && join.is_none()
+            && located.cut.is_none();
+        on_syn_options(subflow, located);
         let is_known = subflow.connection.is_some();
         if let Some((backup, address_id, token)) = join {
             subflow.is_join = true;
@@ -65,13 +64,18 @@ impl Tracker {
             return;
         }
         if !is_known {
-            let connection = self.connect(located.subflow, located.now_ns);
-            match capable {
-                Some(capable) => self.on_offer(connection, &capable),
-                None => self.fall_back(connection, located.subflow, None, located.now_ns),
-            }
+            self.connect_first(located, capable);
         } else if is_retry_without_option {
             self.fall_back_subflow(located.subflow, FallbackReason::SynsUnanswered, located.now_ns);
+        }
+    }
+
+    /// Creates a connection whose first subflow sent a SYN or SYN/ACK.
+    fn connect_first(&mut self, located: &LocatedSegment<'_>, capable: Option<MpCapable>) {
+        let connection = self.connect(located.subflow, located.now_ns);
+        match capable {
+            Some(capable) => self.on_offer(connection, &capable),
+            None => self.fall_back(connection, located.subflow, None, located.now_ns),
         }
     }
 
@@ -93,13 +97,11 @@ impl Tracker {
         let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
         subflow.answered_ns.get_or_insert(located.now_ns);
         subflow.answered_capable |= capable.is_some();
-        if let Some(direction) = subflow.directions.get_mut(located.side) {
-            direction.begin(located.segment.seq);
-            direction.mss_bytes = located.options.mss;
-            direction.window_scale =
-                located.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
+        on_syn_options(subflow, located);
+        if located.cut.is_some() {
+            // The option may be in the part that was not captured.
+            subflow.join_answered = true;
         }
-        subflow.on_window_scale(located.side, located.options.window_scale);
         if let Some((address_id, backup)) = join {
             subflow.join_answered = true;
             subflow.is_join = true;
@@ -114,12 +116,8 @@ impl Tracker {
         }
         let was_offered = subflow.capable_syns > 0;
         if subflow.connection.is_none() {
-            let connection = self.connect(located.subflow, located.now_ns);
-            match capable {
-                Some(capable) => self.on_offer(connection, &capable),
-                None => self.fall_back(connection, located.subflow, None, located.now_ns),
-            }
-        } else if was_offered && capable.is_none() {
+            self.connect_first(located, capable);
+        } else if was_offered && capable.is_none() && located.cut.is_none() {
             self.fall_back_subflow(located.subflow, FallbackReason::NotAnswered, located.now_ns);
         }
     }
@@ -292,6 +290,33 @@ impl Tracker {
             return;
         };
         connection.add_note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
+    }
+}
+
+/// Subtypes of Multipath TCP options (RFC 8684 §3.1, §3.2).
+const MP_CAPABLE: u8 = 0;
+const MP_JOIN: u8 = 1;
+
+/// Returns the subtype of a Multipath TCP option that was captured only in part.
+fn cut_subtype(cut: Option<CutOptions>) -> Option<u8> {
+    let Some(CutOptions::Multipath(subtype)) = cut else { return None };
+    subtype
+}
+
+/// Records the sequence number and the TCP options of a SYN. Options that were not captured stay
+/// unknown.
+fn on_syn_options(subflow: &mut TracedSubflow, located: &LocatedSegment<'_>) {
+    let scale = located.options.window_scale;
+    let is_scale_known = scale.is_some() || located.cut.is_none();
+    if let Some(direction) = subflow.directions.get_mut(located.side) {
+        direction.begin(located.segment.seq);
+        direction.mss_bytes = located.options.mss;
+        if is_scale_known {
+            direction.window_scale = scale.map_or(WindowScale::Absent, WindowScale::Bits);
+        }
+    }
+    if is_scale_known {
+        subflow.on_window_scale(located.side, scale);
     }
 }
 

@@ -12,6 +12,8 @@ use towpath_wire::Flags;
 use super::file::CapturedFrame;
 
 const TCP: u8 = 6;
+/// Kind of all Multipath TCP options (RFC 8684 §3).
+const MULTIPATH_KIND: u8 = 30;
 const LINK_NULL: u16 = 0;
 const LINK_ETHERNET: u16 = 1;
 const LINK_RAW_BSD: u16 = 12;
@@ -101,6 +103,46 @@ pub(super) struct CapturedSegment<'a> {
     pub(super) ip_bytes: u32,
     /// True if the capturing host sent it; `None` if the capture does not contain the direction.
     pub(super) outbound: Option<bool>,
+}
+
+/// Knowledge about a segment's Multipath TCP options if some of its options were not captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CutOptions {
+    /// The captured part has none, but the rest may have.
+    Unknown,
+    /// An option of kind 30 begins in the captured part; with its subtype, if that was captured.
+    Multipath(Option<u8>),
+}
+
+impl CapturedSegment<'_> {
+    /// Returns what is known about options that were not captured; `None` if all were.
+    pub(super) fn cut_options(&self) -> Option<CutOptions> {
+        const END: u8 = 0;
+        const NO_OPERATION: u8 = 1;
+        if !self.options_cut {
+            return None;
+        }
+        let mut remaining = self.options;
+        loop {
+            match *remaining {
+                [] => return Some(CutOptions::Unknown),
+                // Padding follows.
+                [END, ..] => return None,
+                [NO_OPERATION, ref tail @ ..] => remaining = tail,
+                [kind, ref body @ ..] => {
+                    let len = body.first().copied().unwrap_or(u8::MAX);
+                    match remaining.split_at_checked(usize::from(len.max(2))) {
+                        Some((_, tail)) => remaining = tail,
+                        None if kind == MULTIPATH_KIND => {
+                            let subtype = body.get(1).map(|byte| byte >> 4);
+                            return Some(CutOptions::Multipath(subtype));
+                        }
+                        None => return Some(CutOptions::Unknown),
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Parses a frame; the error is the reason to skip it.

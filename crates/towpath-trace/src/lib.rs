@@ -2,7 +2,8 @@
 //!
 //! Reading order:
 //! - [`file`]: pcap and pcapng; [`layers`]: from a frame to a segment.
-//! - [`tracker`]: from segments to connections, with [`handshake`] and [`connection`].
+//! - [`tracker`]: from segments to connections, with [`handshake`], [`connection`] and
+//!   [`cut_options`].
 //! - [`direction`]: one direction of a subflow, with [`send_limits`]: limits of its sender.
 //! - [`data_stream`]: one direction of a connection.
 //! - [`ranges`] and [`stats`]: ranges and statistics for both.
@@ -13,6 +14,7 @@
 
 mod account;
 mod connection;
+mod cut_options;
 mod data_stream;
 mod delay;
 mod direction;

@@ -8,14 +8,16 @@ use std::time::Duration;
 use towpath_result::format::number;
 use towpath_result::store::StoredRun;
 use towpath_result::{
-    AccountSummary, CapturePoint, CapturedConnection, ConnectionState, Event, EventKind,
-    FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record, SCHEMA_VERSION,
-    StackStats, Subflow as SubflowRecord, SubflowEnd, SubflowSummary, Summary, Warning,
+    AccountSummary, CapturePoint, CapturedConnection, ConnectionState, CutEvidence, Event,
+    EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record,
+    SCHEMA_VERSION, StackStats, Subflow as SubflowRecord, SubflowEnd, SubflowSummary, Summary,
+    Warning,
 };
 use towpath_scenario::{DataDirection, Transport, World};
 
 use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
+use super::layers::SkipReason;
 use super::stats::INITIAL_BIN_NS;
 use super::summary::{DIRECTIONS, path_name};
 
@@ -274,10 +276,17 @@ impl CaptureAnalysis {
 
     /// Returns the verdict in one sentence.
     pub(super) fn verdict(&self) -> String {
-        let count = self.connections.len();
-        let multipath = self.connections.iter().filter(|c| c.multipath && c.fallback.is_none());
+        let is_whole =
+            |c: &&CapturedConnection| matches!(c.cut_options, None | Some(CutEvidence::Tcp));
+        let whole = self.connections.iter().filter(is_whole);
+        let cut_count = self.connections.len() - whole.clone().count();
+        if cut_count > 0 && whole.clone().count() == 0 {
+            return self.cut_verdict(cut_count);
+        }
+        let count = whole.clone().count();
+        let multipath = whole.clone().filter(|c| c.multipath && c.fallback.is_none());
         let with_several_subflows = multipath.clone().filter(|c| c.subflows.len() > 1).count();
-        let fell_back = self.connections.iter().filter(|c| c.fallback.is_some()).count();
+        let fell_back = whole.filter(|c| c.fallback.is_some()).count();
         let plural = if count == 1 { "" } else { "s" };
         let mut text =
             format!("{count} connection{plural}, {} over Multipath TCP", multipath.count());
@@ -286,6 +295,29 @@ impl CaptureAnalysis {
         }
         if fell_back > 0 {
             let _ = write!(text, ", {fell_back} fell back to TCP");
+        }
+        if cut_count > 0 {
+            let _ = write!(text, "; {}", self.cut_verdict(cut_count));
+        }
+        text
+    }
+
+    /// Returns a sentence about connections whose options were not captured.
+    fn cut_verdict(&self, count: usize) -> String {
+        let of_multipath = { self.connections.iter() }
+            .filter(|connection| connection.cut_options == Some(CutEvidence::Multipath))
+            .count();
+        let plural = if count == 1 { "" } else { "s" };
+        let mut text =
+            format!("{count} TCP connection{plural} or subflow{plural} with options cut off");
+        if of_multipath > 0 {
+            let _ = write!(text, ", {of_multipath} of Multipath TCP");
+        }
+        if of_multipath < count {
+            let _ = write!(text, ", {} of TCP or Multipath TCP", count - of_multipath);
+        }
+        if count > 1 {
+            text.push_str("; it is unknown which belong together");
         }
         text
     }
@@ -350,6 +382,19 @@ impl CaptureAnalysis {
                 text,
                 "the capture lost packets, or contains only one path: capture with a larger buffer",
             );
+        }
+        let cut_headers = self.skipped.get(&SkipReason::Cut).copied().unwrap_or(0);
+        if self.tracker.cut_packets + cut_headers > 0 {
+            let text = match (self.tracker.cut_packets, cut_headers) {
+                (packets, 0) => {
+                    format!("the snap length cut off TCP options of {packets} packets")
+                }
+                (0, packets) => format!("the snap length cut off headers of {packets} packets"),
+                (options, headers) => format!(
+                    "the snap length cut off TCP options of {options} packets and headers of {headers}"
+                ),
+            };
+            warn(text, "capture at least 192 bytes of each packet: `tcpdump -s 192`");
         }
         if self.tracker.untracked > 0 {
             let text = format!(
@@ -445,7 +490,12 @@ fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
         flow: captured.flow,
         from,
         to,
-        pattern: if captured.multipath { "MPTCP" } else { "TCP" }.to_owned(),
+        pattern: match (captured.cut_options, captured.multipath) {
+            (Some(CutEvidence::Unknown), _) => "TCP or MPTCP",
+            (_, true) => "MPTCP",
+            (_, false) => "TCP",
+        }
+        .to_owned(),
         direction: match captured.directions.as_slice() {
             [up, down] if up.bytes > 0 && down.bytes > 0 => DataDirection::Both,
             [_, down] if down.bytes > 0 => DataDirection::Down,
@@ -471,13 +521,20 @@ fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
     for (name, count) in multipath_connections.iter().flat_map(|captured| &captured.options) {
         *options.entry(name).or_default() += count;
     }
-    let evidence = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
+    let counts = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
+    let mut evidence: Vec<String> = counts.collect();
+    if selected.iter().any(|captured| captured.cut_options.is_some()) {
+        evidence.push("some options were not captured".to_owned());
+    }
+    let is_unknown =
+        |captured: &CapturedConnection| captured.cut_options == Some(CutEvidence::Unknown);
+    let is_used = multipath_connections.iter().any(|captured| !is_unknown(captured));
     MultipathUse {
         requested: !multipath_connections.is_empty(),
-        used: !multipath_connections.is_empty() && fallback.is_none(),
+        used: is_used && fallback.is_none(),
         fallback,
         paths_used,
-        evidence: evidence.collect(),
+        evidence,
     }
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use towpath_result::metrics::goodput::bits_per_second;
 use towpath_result::{
-    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, SubflowDirection,
-    SubflowHandover,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence,
+    SubflowDirection, SubflowHandover,
 };
 use towpath_scenario::DataDirection;
 
-use super::connection::{TracedConnection, TracedSubflow};
+use super::connection::{CutCounts, FallbackReason, TracedConnection, TracedSubflow};
 use super::direction::DirectionTracker;
 use super::handshake::reset_reason;
 use super::stats::ByteProgress;
@@ -33,6 +33,12 @@ impl Tracker {
                 if let Some(state) = self.connections.get_mut(connection) {
                     (state.multipath, state.late) = (join, true);
                 }
+            }
+        }
+        for connection in &mut self.connections {
+            let evidence = connection.cut.map(CutCounts::evidence);
+            if evidence == Some(CutEvidence::Tcp) && connection.multipath {
+                connection.fallback.get_or_insert(FallbackReason::PlainData);
             }
         }
         for direction in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.directions) {
@@ -78,6 +84,7 @@ fn describe(
         version: connection.version.filter(|_| connection.multipath),
         multipath: connection.multipath,
         fallback: connection.fallback.map(|reason| reason.text().to_owned()),
+        cut_options: connection.cut.map(CutCounts::evidence),
         checksum: connection.checksum,
         truncated_start: connection.late || !subflows().next().is_some_and(|first| first.saw_syn),
         first_ns: connection.first_ns,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use towpath_result::format::number;
 use towpath_result::format::text::{capital, clean, cut, pad, wrap};
 use towpath_result::{
-    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, DelayStats,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence, DelayStats,
     SubflowDirection, Warning,
 };
 use towpath_scenario::DataDirection;
@@ -112,6 +112,10 @@ fn has_payload(connection: &CapturedConnection, captured_direction: &CapturedDir
 /// Returns a connection's title: `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`.
 fn title(connection: &CapturedConnection) -> String {
     let kind = match (connection.multipath, connection.version, &connection.fallback) {
+        _ if connection.cut_options == Some(CutEvidence::Multipath) => {
+            "subflow of MPTCP".to_owned()
+        }
+        _ if connection.cut_options == Some(CutEvidence::Unknown) => "TCP or MPTCP".to_owned(),
         (false, ..) => "TCP".to_owned(),
         (true, Some(version), None) => format!("MPTCP v{version}"),
         (true, _, None) => "MPTCP".to_owned(),
@@ -125,6 +129,9 @@ fn title(connection: &CapturedConnection) -> String {
     facts.push(span(connection.last_ns.saturating_sub(connection.first_ns)));
     if connection.checksum {
         facts.push("with checksums".to_owned());
+    }
+    if connection.cut_options.is_some() {
+        facts.push("options cut off".to_owned());
     }
     if connection.truncated_start {
         facts.push("start not captured".to_owned());
@@ -155,7 +162,13 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
         let backup = if subflow.backup { " backup" } else { "" };
         let name = format!("{} {}{arrow}{backup}", subflow.subflow, subflow.path);
         let mut line = pad(&format!("  {}", cut(&clean(&name), label_width - 1)), label_width + 2);
-        for (cell, (_, width)) in cells(subflow).into_iter().zip(COLUMNS) {
+        let mut cells = cells(subflow);
+        if connection.cut_options.is_some()
+            && let Some(reinjected) = cells.last_mut()
+        {
+            "–".clone_into(reinjected);
+        }
+        for (cell, (_, width)) in cells.into_iter().zip(COLUMNS) {
             line.push_str(&pad(&cut(&cell, width - 1), width));
         }
         let _ = writeln!(out, "{}", line.trim_end());
@@ -227,7 +240,8 @@ fn direction_lines(
             ));
         }
     };
-    let rtt = if connection.multipath { "data to DATA_ACK" } else { "data to ACK" };
+    let has_data_numbers = connection.multipath && connection.cut_options.is_none();
+    let rtt = if has_data_numbers { "data to DATA_ACK" } else { "data to ACK" };
     delays(rtt, captured.rtt);
     delays("acknowledged after", captured.acknowledged_after);
     delays("head-of-line delay:", captured.head_of_line);

@@ -10,7 +10,7 @@ use super::connection::{
 };
 use super::data_stream::{DataStreamTracker, SendContext};
 use super::direction::{AckInfo, DirectionTracker};
-use super::layers::{CapturedSegment, SocketKey};
+use super::layers::{CapturedSegment, CutOptions, SocketKey};
 use super::ranges::SeqRange;
 use super::sequence::SequenceLog;
 
@@ -40,6 +40,8 @@ pub(super) struct Tracker {
     /// Number of segments of subflows beyond the limit.
     pub(super) untracked: u64,
     pub(super) tcp_packets: u64,
+    /// Number of segments whose options were not all captured.
+    pub(super) cut_packets: u64,
     /// Subflow of the previous segment, which is often that of the next.
     latest: Option<((SocketKey, SocketKey), (u32, bool))>,
 }
@@ -49,6 +51,8 @@ pub(super) struct Tracker {
 pub(super) struct LocatedSegment<'a> {
     pub(super) segment: &'a CapturedSegment<'a>,
     pub(super) options: &'a Options,
+    /// Options that were not captured.
+    pub(super) cut: Option<CutOptions>,
     pub(super) now_ns: u64,
     pub(super) subflow: usize,
     /// Index of the sending end, 0 or 1.
@@ -72,7 +76,8 @@ impl Tracker {
             self.untracked += 1;
             return;
         };
-        let located = LocatedSegment { segment, options: &options, now_ns, subflow, side };
+        let cut = segment.cut_options();
+        let located = LocatedSegment { segment, options: &options, cut, now_ns, subflow, side };
         if let Some(tracked) = self.subflows.get_mut(subflow)
             && let Some(direction) = tracked.directions.get_mut(side)
         {
@@ -93,6 +98,7 @@ impl Tracker {
         // The handshake may have swapped the subflow's ends.
         let Some(side) = self.side(subflow, segment.source) else { return };
         let located = LocatedSegment { side, ..located };
+        self.on_cut_options(&located);
         if self.bind(&located).is_some() {
             self.data(&located);
         }
@@ -284,9 +290,7 @@ impl Tracker {
     fn data(&mut self, located: &LocatedSegment<'_>) {
         let LocatedSegment { segment, options, now_ns, side, .. } = *located;
         self.account_senders(located.subflow, now_ns);
-        if let Some(dss) = &options.dss {
-            self.dss(located, dss);
-        }
+        self.dss(located);
         if segment.payload_bytes > 0 && options.dss.is_none() && !segment.options_cut {
             self.on_unmapped_payload(located);
         }
@@ -398,8 +402,13 @@ impl Tracker {
         Some((subflow, connection))
     }
 
-    fn dss(&mut self, located: &LocatedSegment<'_>, dss: &Dss) {
+    /// Processes mapping and DATA_ACK, unless other such options of the connection were cut.
+    fn dss(&mut self, located: &LocatedSegment<'_>) {
         let LocatedSegment { segment, now_ns, side, .. } = *located;
+        let Some(dss) = &located.options.dss else { return };
+        if self.has_cut_options(located.subflow) {
+            return;
+        }
         let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
             return;
         };

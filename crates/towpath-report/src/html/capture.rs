@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use towpath_result::format::number;
 use towpath_result::store::StoredRun;
-use towpath_result::{CapturePoint, CapturedConnection, CapturedDirection, DelayStats, Record};
+use towpath_result::{
+    CapturePoint, CapturedConnection, CapturedDirection, CutEvidence, DelayStats, Record,
+};
 
 use super::panel::PageStyle;
 use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
@@ -58,14 +60,37 @@ fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
                 direction(captured.direction),
                 capture_point_text(captured)
             );
-            for cell in cells(captured) {
+            let mut cells = cells(captured);
+            if connection.cut_options.is_some()
+                && let Some(reinjected) = cells.get_mut(REINJECTED_CELL)
+            {
+                "–".clone_into(reinjected);
+            }
+            for cell in cells {
                 let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
             }
             out.push_str("</tr>");
         }
     }
     table_end(out);
+    notes(out, connections);
+}
+
+/// Writes a paragraph for each cut-off, fallback and handover.
+fn notes(out: &mut String, connections: &[&CapturedConnection]) {
     for connection in connections {
+        if let Some(evidence) = connection.cut_options {
+            let kind = match evidence {
+                CutEvidence::Unknown => "a TCP connection or a subflow of Multipath TCP",
+                CutEvidence::Multipath => "a subflow of Multipath TCP",
+                CutEvidence::Tcp => "a TCP connection",
+            };
+            let _ = write!(
+                out,
+                "<p>Flow {} is {kind}: some of its TCP options were not captured.</p>",
+                connection.flow
+            );
+        }
         if let Some(reason) = &connection.fallback {
             let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(reason));
         }
@@ -96,6 +121,9 @@ fn capture_point_text(direction: &CapturedDirection) -> &'static str {
         CapturePoint::Unknown => "unknown",
     }
 }
+
+/// Index of the reinjected bytes in [`cells`].
+const REINJECTED_CELL: usize = 6;
 
 fn cells(direction: &CapturedDirection) -> [String; 11] {
     let bytes = |bytes: u64| number::bytes(bytes as f64);

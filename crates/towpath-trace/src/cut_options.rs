@@ -1,0 +1,69 @@
+//! Connections whose options the snap length cut off.
+//!
+//! Without the options, a segment may belong to plain TCP or to a subflow, and data numbers and
+//! joins are unknown. Each TCP connection is then tracked by itself, with its subflow's sequence
+//! numbers as data.
+
+use towpath_wire::Flags;
+
+use super::layers::CutOptions;
+use super::tracker::{LocatedSegment, Tracker};
+
+impl Tracker {
+    /// Counts what a segment of a connection with cut options shows. The first such segment makes
+    /// the subflow a connection of its own.
+    pub(super) fn on_cut_options(&mut self, located: &LocatedSegment<'_>) {
+        if located.cut.is_none() && !self.has_cut_options(located.subflow) {
+            return;
+        }
+        self.cut_packets += u64::from(located.cut.is_some());
+        if !self.has_cut_options(located.subflow) {
+            self.separate(located);
+        }
+        let is_syn = located.segment.flags.contains(Flags::SYN);
+        let has_payload = located.segment.payload_bytes > 0;
+        let is_multipath = located.options.dss.is_some()
+            || !located.options.mptcp.is_empty()
+            || matches!(located.cut, Some(CutOptions::Multipath(_)));
+        let Some((_, connection)) = self.subflow_and_connection(located.subflow) else { return };
+        connection.multipath |= is_multipath;
+        let counts = connection.cut.get_or_insert_default();
+        match (is_multipath, located.cut) {
+            (true, _) if !is_syn => counts.multipath += 1,
+            (true, _) => {}
+            (false, Some(_)) => counts.unknown += u64::from(has_payload && !is_syn),
+            (false, None) => counts.plain += u64::from(has_payload && !is_syn),
+        }
+    }
+
+    /// Returns true if options of this subflow's connection were cut.
+    pub(super) fn has_cut_options(&self, subflow: usize) -> bool {
+        let connection = self.subflows.get(subflow).and_then(|subflow| subflow.connection);
+        connection
+            .and_then(|index| self.connections.get(index as usize))
+            .is_some_and(|connection| connection.cut.is_some())
+    }
+
+    /// Makes a subflow a connection of its own, because its mappings are unknown.
+    fn separate(&mut self, located: &LocatedSegment<'_>) {
+        let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
+        let is_join = subflow.is_join;
+        let connection = match subflow.connection {
+            Some(connection) if subflow.number == 0 => connection as usize,
+            Some(shared) => {
+                subflow.connection = None;
+                let index = located.subflow as u32;
+                if let Some(shared) = self.connections.get_mut(shared as usize) {
+                    shared.subflows.retain(|subflow| *subflow != index);
+                }
+                self.connect(located.subflow, located.now_ns)
+            }
+            None => self.connect(located.subflow, located.now_ns),
+        };
+        if let Some(state) = self.connections.get_mut(connection) {
+            state.cut = Some(super::connection::CutCounts::default());
+            state.multipath |= is_join;
+        }
+        self.fall_back(connection, located.subflow, None, located.now_ns);
+    }
+}
