@@ -286,23 +286,23 @@ pub(crate) fn run(
         for number in 0..streams(&flow.pattern) {
             let received = new_counters(flow);
             let stream_context = (number, received.as_slice(), message_sessions.as_ref());
-            let (client, server) = match open(context, flow, listener, deadline, stream_context) {
-                Ok(ends) => ends,
+            let opened = match open(context, flow, listener, deadline, stream_context) {
+                Ok(opened) => opened,
                 Err(reason) => {
                     outcome.failure = Some(reason);
                     break;
                 }
             };
-            outcome.connect.get_or_insert_with(|| context.now().saturating_since(start));
+            outcome.connect.get_or_insert(opened.connected_at.saturating_since(start));
             let stream = SampledStream {
                 flow: index as u32,
                 number,
-                client: client.endpoint(),
-                server: server.endpoint(),
+                client: opened.client.endpoint(),
+                server: opened.server.endpoint(),
                 received,
             };
             context.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
-            for (end, is_client) in [(client, true), (server, false)] {
+            for (end, is_client) in [(opened.client, true), (opened.server, false)] {
                 let stream = stream.clone();
                 if let (OpenEndpoint::Kernel(socket), Some(message_sessions)) =
                     (&end, &mut message_sessions)
@@ -412,6 +412,14 @@ fn app_config(
     }
 }
 
+/// Connection of a flow, open at both ends.
+struct OpenedConnection {
+    client: OpenEndpoint,
+    server: OpenEndpoint,
+    /// Time at which the client's connection was open.
+    connected_at: Instant,
+}
+
 /// Connects and accepts one stream; returns the client's and the server's end.
 fn open(
     context: &TrafficContext,
@@ -419,7 +427,7 @@ fn open(
     listener: &FlowListener,
     deadline: Instant,
     stream_context: StreamContext<'_>,
-) -> Result<(OpenEndpoint, OpenEndpoint), String> {
+) -> Result<OpenedConnection, String> {
     let hosts = &context.network.scenario.hosts;
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
     let target = address_on(context, flow, flow.to).ok_or("the flow's path is unknown")?;
@@ -436,7 +444,7 @@ fn open(
             .open(context, (flow, stream_context.0), ends, app_configs, timeout)
             .map_err(connect_error)?;
         let [client, server] = opened.map(OpenEndpoint::Driven);
-        return Ok((client, server));
+        return Ok(OpenedConnection { client, server, connected_at: context.now() });
     }
     let client = if let Some(stack) = own_stack(context, flow.from) {
         let ends = (address_on(context, flow, flow.from), target);
@@ -451,6 +459,8 @@ fn open(
         client.connect_timeout(&SockAddr::from(target), timeout).map_err(connect_error)?;
         OpenEndpoint::Kernel(Arc::new(client))
     };
+    // The server accepts half a round-trip time later.
+    let connected_at = context.now();
     let server = match &listener.kind {
         FlowListenerKind::Own(listener) => listener
             .accept(context, app_config(flow, false, stream_context), deadline)
@@ -475,7 +485,7 @@ fn open(
         };
         result.map_err(|error| error.to_string())?;
     }
-    Ok((client, server))
+    Ok(OpenedConnection { client, server, connected_at })
 }
 
 /// Returns the address of `host` on the path where the flow starts.

@@ -29,6 +29,24 @@ fn flow_scenario(keys: &str) -> String {
     format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
 }
 
+/// A connection is open at the client after one round trip, half of one before the server accepts.
+#[test]
+fn the_connect_time_ends_when_the_client_is_connected() {
+    let Some(_permit) = acquire_emulator_for_timing() else { return };
+    let folder = TestDir::new();
+    folder.write("scenario.toml", sized_scenario("").replace("size = \"3 MB\"", "size = \"3 KB\""));
+    let delays = ["--set", "paths.wifi.delay=300 ms", "--set", "paths.cellular.delay=300 ms"];
+    for world in ["sim", "emu"] {
+        let arguments = ["run", "scenario.toml", "-W", world, "-T", "tcp,mptcp", "--json"];
+        let output = folder.run(&[&arguments[..], &delays].concat());
+        assert_eq!(output.code, Some(0), "{output}");
+        for line in output.json() {
+            let connect_ns = line["summary"]["flows"][0]["connect_ns"].as_u64().unwrap();
+            assert!((600_000_000..800_000_000).contains(&connect_ns), "{world}: {connect_ns}");
+        }
+    }
+}
+
 #[test]
 fn both_transports_run_and_leave_results_and_a_report() {
     let Some(_permit) = acquire_emulator() else { return };
