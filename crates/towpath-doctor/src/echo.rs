@@ -102,7 +102,7 @@ impl EchoTest {
             let length = (limit - self.progress.sent).min(BLOCK_BYTES as u64);
             let start = self.progress.sent;
             let data: Vec<u8> = (0..length).map(|offset| pattern_byte(start + offset)).collect();
-            // The idle time before new data is no pause of the server.
+            // The idle time before new data does not count as a pause of the server.
             if self.all_echoed() {
                 self.last_received = self.clock.now();
             }

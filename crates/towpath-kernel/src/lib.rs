@@ -1,4 +1,4 @@
-//! What Linux says of TCP and Multipath TCP sockets, and what that means in a result.
+//! Linux's statistics of TCP and Multipath TCP sockets, and their meaning in a result.
 //!
 //! - [`sample`]: `TCP_INFO`, `MPTCP_FULL_INFO` and socket listings
 //! - [`subflow`]: a subflow's addresses and records

@@ -280,7 +280,7 @@ impl QuicStack {
         let std_now = self.clock.to_std(now);
         self.buffer.clear();
         let ecn = EcnCodepoint::from_bits(ecn);
-        // Such a datagram is too small to begin a connection, whatever its version.
+        // Such a datagram is too small to begin a connection of any version.
         let is_small_long_header = data.len() < usize::from(MIN_DATAGRAM_BYTES)
             && data.first().is_some_and(|first_byte| first_byte & 0x80 != 0);
         match socket.endpoint.handle(std_now, tuple, ecn, data, &mut self.buffer)? {

@@ -123,7 +123,7 @@ impl TestNetwork {
             };
             self.now = next_event.max(self.now);
             repeats = if repeats.0 == self.now { (self.now, repeats.1 + 1) } else { (self.now, 0) };
-            assert!(repeats.1 < 10_000, "time stands still at {:?}", self.now);
+            assert!(repeats.1 < 10_000, "time does not advance at {:?}", self.now);
             while let Some(entry) = self.in_flight.first_entry().filter(|e| e.key().0 <= self.now) {
                 let (to_client, datagram) = entry.remove();
                 let host = if to_client { &mut self.client } else { &mut self.server };

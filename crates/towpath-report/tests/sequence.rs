@@ -145,7 +145,7 @@ fn a_report_draws_it_and_a_table_has_its_numbers() {
     for text in ["Sequence numbers over time", "reinjected", "lossy"].into_iter().chain(marks) {
         assert!(page.contains(text), "{text}");
     }
-    assert!(page.contains("<p class=\"facts\">capture · "), "it is no run between two hosts");
+    assert!(page.contains("<p class=\"facts\">capture · "), "it is not a run between two hosts");
     assert!(page.contains("0.064 s: retransmitted, bytes 2000 to 3000"), "a title says what it is");
     let table = csv(&[run], CsvTable::Sequence);
     let retransmissions: Vec<_> =

@@ -9,7 +9,7 @@ use towpath_scenario::{Scenario, no_files};
 #[path = "../../../xtask/src/validate_random/draw/mod.rs"]
 mod draw;
 #[path = "../../../xtask/src/validate_random/random.rs"]
-#[expect(dead_code, reason = "the store's names, too, are made with it")]
+#[expect(dead_code, reason = "the store's names are also made with it")]
 mod random;
 
 /// Root of the repository.

@@ -279,7 +279,7 @@ fn multipath_use(
         let status = host.status(end.socket?)?;
         Some(status.multipath && status.fallback.is_none())
     };
-    // A flow that was not configured for Multipath TCP is no evidence.
+    // A flow that was not configured for Multipath TCP is not evidence.
     let should_use_mptcp = |stream: &&SimStream| {
         let flow = simulation.scenario.flows.get(stream.flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)

@@ -89,7 +89,7 @@ fn a_window_that_ends_within_a_packet_gives_nothing_to_an_idle_slow_path() {
     let scenario = small_buffer("");
     let (tcp, mptcp) = (simulate(&scenario, Transport::Tcp, 1, false), simulate_mptcp(&scenario));
     let (tcp, mptcp) = (tcp.goodput_mbps(), mptcp.goodput_mbps());
-    assert!(mptcp > 0.95 * tcp, "{mptcp} beside {tcp} of TCP: slivers blocked the window");
+    assert!(mptcp > 0.95 * tcp, "{mptcp}, TCP {tcp}: slivers blocked the window");
 }
 
 #[test]

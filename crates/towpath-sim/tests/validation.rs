@@ -92,7 +92,7 @@ fn goodput_stalls_and_recovery_are_near_the_kernels() {
             "| {name} | {simulated_mbps:.2} | {} | {difference:+.1} % | {stall_ms} ms | {shares:?} | {:?} |",
             kernel.mbps, flow.recoveries,
         );
-        assert!(difference.abs() <= 10.0, "{name}: {simulated_mbps} beside {}", kernel.mbps);
+        assert!(difference.abs() <= 10.0, "{name}: {simulated_mbps}, kernel {}", kernel.mbps);
         if let Some(expected) = kernel.stall_ms {
             assert!(is_near(stall_ms, expected), "{name}: a stall of {stall_ms} ms");
         }

@@ -80,7 +80,10 @@ fn syntax(argument: &Arg) -> String {
 /// Returns the help of an argument with its values and its default, for a table cell.
 fn meaning(argument: &Arg) -> String {
     let help = argument.get_long_help().or(argument.get_help());
-    let mut text = help.map(ToString::to_string).unwrap_or_default();
+    // Paragraphs become sentences of one line.
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let paragraphs = help.split("\n\n").map(|paragraph| paragraph.trim_end_matches('.'));
+    let mut text = paragraphs.collect::<Vec<_>>().join(". ");
     let is_flag = !argument.get_action().takes_values();
     let values = argument.get_possible_values();
     let shown: Vec<String> = values

@@ -32,13 +32,13 @@ const PAGE_FILE: &str = "comparison.html";
 /// Compare transports by repeated runs of a scenario, or by stored results
 ///
 /// Prints medians with quartiles and 95 % confidence intervals, then the ratio of each metric
-/// between each two transports. Writes the same as an HTML page.
+/// for each pair of transports. Also writes this comparison as an HTML page.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
     /// Scenario (file or name), or result files (`*.jsonl.zst`, `*.jsonl`) or folders of them
     #[arg(required = true, value_name = "SCENARIO|RESULT")]
     pub(crate) inputs: Vec<String>,
-    /// Transports [default: all of the world]
+    /// Transports [default: all that the world supports]
     #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]

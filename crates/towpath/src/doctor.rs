@@ -17,10 +17,10 @@ use crate::ui::{Ui, wrap};
 
 /// Find out if Multipath TCP is really used, and if not, why
 ///
-/// Checks the kernel, the configuration, and test connections to any TCP server. With a `towpath
-/// server` as peer, it also checks the other host's observations and the paths of the data. Prints
-/// each finding with evidence and the commands that fix it. Takes less than 5 s and changes
-/// nothing. Exit code 1 if something is wrong.
+/// Checks the kernel and the configuration, and opens test connections to any TCP server. With a
+/// `towpath server` as peer, it also checks the other host's observations and the paths of the
+/// data. Prints each finding with evidence and the commands that fix it. Takes less than 5 s and
+/// changes nothing. Exit code 1 if something is wrong.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct DoctorArguments {
@@ -30,8 +30,8 @@ pub(crate) struct DoctorArguments {
     /// Server to connect to, over Multipath TCP and TCP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) connect: Option<String>,
-    /// `towpath server` that reports its host's observations [default: that of --connect, if it is
-    /// one]
+    /// `towpath server` that reports its host's observations [default: the host of --connect, if it
+    /// runs one]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) peer: Option<String>,
     /// Also check the sockets of one process

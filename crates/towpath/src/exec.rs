@@ -48,7 +48,7 @@ pub(crate) struct ExecArguments {
 pub(crate) enum ExecMethod {
     /// Intercepts the opening of TCP sockets (seccomp user notification, Linux 5.14)
     Seccomp,
-    /// Sets GODEBUG=multipathtcp=1 for Go programs; no supervisor stays
+    /// Sets GODEBUG=multipathtcp=1 for Go programs, without a supervisor process
     Godebug,
 }
 

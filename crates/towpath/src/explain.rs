@@ -1,4 +1,4 @@
-//! `towpath run --explain`: simulates the run without each limit and prints the gain.
+//! `towpath run --explain`: simulates the run with one setting changed at a time.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn explain_run(
     let before = goodput(&job).map_err(sim_error)?;
     writeln!(
         ui.out,
-        "{transport}: what lifting a limit brings, one at a time (means of {REPETITIONS} seeds)"
+        "{transport}: effect of changing one setting at a time (means of {REPETITIONS} seeds)"
     )?;
     batch::in_order(
         candidates.len(),
@@ -69,12 +69,13 @@ fn explain_run(
     if let Some(error) = first_error {
         return Err(error);
     }
-    goodputs.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    goodputs.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    writeln!(ui.out, "  unchanged: {}", format::rate(before))?;
     for (trial, after) in &goodputs {
-        let (before, after) = (format::rate(before), format::rate(*after));
-        writeln!(ui.out, "  {}: {before} → {after}", trial.text)?;
+        let gain_percent = (after / before.max(1.0) - 1.0) * 100.0;
+        writeln!(ui.out, "  {}: {} ({gain_percent:+.0} %)", trial.text, format::rate(*after))?;
     }
-    advise(goodputs.last().copied(), before, ui)
+    advise(goodputs.first().copied(), before, ui)
 }
 
 fn advise(best: Option<(&Trial, f64)>, before: f64, ui: &mut Ui) -> Result<(), CliError> {

@@ -34,7 +34,7 @@ pub(crate) fn choose_worlds(
     }
     let has_kernel_stack = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
     let needs_mptcp = has_kernel_stack && transports.contains(&Transport::Mptcp);
-    // If emulation was requested, a kernel without Multipath TCP is no obstacle: the run shows the
+    // If emulation was requested, a kernel without Multipath TCP is not an obstacle: the run shows the
     // fallback to TCP.
     let obstacle = emulated::obstacle(needs_mptcp && !is_requested);
     let Some(Obstacle { reason, remedy }) = obstacle else { return Ok(how) };

@@ -1,4 +1,4 @@
-//! What the processes of a run do: enter the namespaces, then do the job.
+//! The processes of a run: they enter the namespaces, then do the job.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -29,12 +29,12 @@ const COLUMNS: usize = 100;
 
 /// Run any programs in a scenario's network
 ///
-/// Programs start in the order of the command line, each as soon as the one before listens or has
-/// opened another socket. The scenario's timeline starts with the last program. When the last
-/// program ends, the others are terminated, and its exit code is that of the lab. Without a
-/// program, a shell is opened, and the timeline does not run. `client` and `server` name the hosts
-/// of the first flow, unless hosts have these names. Variables hold the addresses:
-/// `TOWPATH_SERVER`, or `TOWPATH_SERVER_WIFI` for one path.
+/// Programs start in the order of the command line. Each starts as soon as the previous one listens
+/// on a socket or has opened a socket of another kind. The scenario's timeline starts with the
+/// program that is given last. When that program ends, the others are terminated, and the lab exits
+/// with its exit code. Without a program, a shell is opened, and the timeline does not run.
+/// `client` and `server` name the hosts of the first flow, unless hosts have these names. Variables
+/// hold the addresses: `TOWPATH_SERVER`, or `TOWPATH_SERVER_WIFI` for one path.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -1,4 +1,4 @@
-//! What the verbs between real hosts share: the secret, and errors.
+//! Shared parts of the verbs between real hosts: the secret, and errors.
 
 use std::io::Read as _;
 use std::path::Path;

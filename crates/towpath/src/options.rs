@@ -45,7 +45,7 @@ pub(crate) struct CaptureArguments {
     /// Folder for packet captures (pcapng, one file per host)
     #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Bytes of each packet to capture; 100 include all headers [default: entire packets]
+    /// Bytes of each packet to capture; 128 include all headers [default: entire packets]
     #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = snap())]
     pub(crate) snap: Option<u32>,
     /// True if simulated runs get time–sequence plots.

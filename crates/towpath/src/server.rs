@@ -53,7 +53,7 @@ pub(crate) struct ServerArguments {
     /// File with its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Answer `towpath doctor` of any client, not only of clients that know the secret
+    /// Answer `towpath doctor` of any client, not only of clients that know the secret.
     ///
     /// The answer describes the setup of this host. Use it only on networks where every client is
     /// trusted.
@@ -68,7 +68,7 @@ pub(crate) struct ServerArguments {
     /// Maximum number of bytes of a test, such as `10G` or `"10 GB"` [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) max_bytes: Option<u64>,
-    /// Maximum rate of a client in each direction, for all its traffic [default: no limit]
+    /// Maximum rate of a client in each direction, for all its traffic; no limit by default.
     ///
     /// Such as `100M` or `"100 Mbit/s"`. A client is an IPv4 address or an IPv6 /64.
     #[arg(long, value_name = "RATE", value_parser = amounts::rate)]

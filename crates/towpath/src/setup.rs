@@ -60,7 +60,7 @@ struct SetupMode {
     /// Revert the changes applied since this machine started
     #[arg(long)]
     undo: bool,
-    /// Write files that apply the setup at each start, in one of these forms
+    /// Write files that apply the setup at each boot, in one of these forms
     #[arg(long, value_enum, value_name = "FORM")]
     persist: Option<FormChoice>,
 }

@@ -16,7 +16,7 @@ static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
     (
         &["measure"],
         &["-u", "--udp"],
-        "use the pattern `udping`: `towpath measure HOST udping` sends datagrams over each path",
+        "use the pattern `udp`: `towpath measure HOST udp -b 10M`; `udping` probes each path",
     ),
     (
         &["measure"],

@@ -53,7 +53,7 @@ pub(crate) struct SweepArguments {
     /// Number of runs in parallel [default: the number of processors; 1 for emulated runs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
-    /// Share of this process among several, such as 2/4; when done, it helps the others
+    /// Run the first, second, … of N shares, such as 2/4; then help with the other shares
     #[arg(long, value_name = "I/N", value_parser = shard)]
     shard: Option<Shard>,
     /// Number of runs per file [default: a fortieth of all, from 10 to 1000; 1 for emulated runs]

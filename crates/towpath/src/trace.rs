@@ -63,7 +63,7 @@ pub(crate) struct TraceArguments {
     /// Print the capacity account of each path instead of the table
     #[arg(long, conflicts_with = "json")]
     pub(crate) account: bool,
-    /// Print a table as CSV instead; `sequence` has every packet
+    /// Print a table as CSV instead; `sequence` has one row for each packet
     #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "account"])]
     pub(crate) csv: Option<String>,
 }

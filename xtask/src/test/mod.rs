@@ -107,7 +107,7 @@ fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
 /// Runs all tests; returns those that passed only when they ran again.
 fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<RetriedTest>> {
     let mut environment: Vec<_> = scope.environment().into_iter().collect();
-    steps.run("tools: what the tests need beside Rust", |out| {
+    steps.run("tools: other programs that the tests need", |out| {
         environment.extend(tools::prepare(out)?);
         Ok(())
     })?;

@@ -83,6 +83,7 @@ fn check(repository: &Repository) -> Vec<LintFinding> {
                 findings.extend(markdown::check(path, text, repository));
                 findings.extend(wording::check(path, text));
             }
+            Some((_, "toml")) => findings.extend(wording::check(path, text)),
             Some(_) | None => {}
         }
     }

@@ -99,7 +99,7 @@ pub(super) fn classes(rows: &[ComparisonRow<'_>], out: &mut dyn Write) -> Result
     write_class("**all**", &complete_rows, out)?;
     let self_comparisons: Vec<_> =
         complete_rows.iter().filter_map(|row| row.kernel_self_comparison()).collect();
-    write_class("the kernel beside itself", &self_comparisons.iter().collect::<Vec<_>>(), out)?;
+    write_class("two runs of the kernel", &self_comparisons.iter().collect::<Vec<_>>(), out)?;
     let (repeatable, unrepeatable): (Vec<_>, Vec<_>) =
         complete_rows.iter().copied().partition(|row| row.kernel_is_repeatable());
     write_class("the kernel's runs within 1.12", &repeatable, out)?;
@@ -204,7 +204,7 @@ mod tests {
         assert!(text.contains("| `twin-1-1` | 10 | 21 [20–22] | 2.10 |"), "{text}");
         assert!(!text.contains("twin-1-2"), "{text}");
         assert!(text.contains("| **all** | 2 | 1.60 | 2.10 | 2.10 | 50 % | 50 % |"), "{text}");
-        assert!(text.contains("| the kernel beside itself | 1 | 1.10 | 1.10 | 1.10 |"), "{text}");
+        assert!(text.contains("| two runs of the kernel | 1 | 1.10 | 1.10 | 1.10 |"), "{text}");
         assert!(text.contains("in common: 2.10"), "{text}");
         let [first, second] =
             ["- `twin-1-1`, factor 2.10", "- `twin-1-0`"].map(|name| text.find(name));

@@ -144,7 +144,7 @@ fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    Err("nobody receives".into())
+    Err("the packet has no receiver".into())
 }
 
 fn udp_receiver() -> Result<UdpSocket, Failure> {

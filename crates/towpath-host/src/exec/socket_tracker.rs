@@ -299,7 +299,7 @@ mod tests {
             (socket.outcome, socket.role, socket.max_subflows),
             (SocketOutcome::Multipath, ConnectionRole::Opened, 2)
         );
-        assert_eq!(tracker.sockets.len(), 1, "the other one is somebody else's");
+        assert_eq!(tracker.sockets.len(), 1, "the other one is not ours");
         tracker.update(&SocketSnapshot::default());
         assert!(!tracker.needs_polling());
         assert_eq!(

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(
             limiter.record_failure(address, at_ms(5_000)),
             Some(2),
-            "those that nobody was told of"
+            "failures that were not reported"
         );
     }
 

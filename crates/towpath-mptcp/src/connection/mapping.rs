@@ -266,7 +266,7 @@ mod tests {
         mappings.record(&mapping(1, 60, 1));
         assert_eq!(take_bytes(&mut mappings, 1, 70), [(1, 60)]);
         mappings.record(&mapping(1, 60, 777));
-        assert_eq!(mappings.announced, [], "it would be kept for ever");
+        assert_eq!(mappings.announced, [], "it would never be removed");
     }
 
     #[test]

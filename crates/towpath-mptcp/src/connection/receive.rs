@@ -220,7 +220,7 @@ mod tests {
         let mut queue = ReceiveQueue::new();
         assert_eq!(queue.window(100, 1), 100);
         let _ = queue.insert(1, payload(1, 60));
-        assert_eq!(queue.window(0, 1), 40, "the promise of 100 still stands");
+        assert_eq!(queue.window(0, 1), 40, "the window of 100 is not withdrawn");
         while queue.read().is_some() {}
         assert_eq!(queue.window(100, 1), 100);
         assert_eq!(queue.window(128, 32), 128);

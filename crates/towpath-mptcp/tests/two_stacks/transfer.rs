@@ -84,7 +84,7 @@ fn a_peer_without_multipath_tcp_gets_tcp() {
         [plain_tcp(), ConnectionConfig::linux()],
     );
     transfer_both_ways(&mut network, 100_000);
-    assert_eq!(network.status(1).fallback, None, "nobody asked for it");
+    assert_eq!(network.status(1).fallback, None, "it was not requested");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn the_common_rule_of_backups_and_dead_paths() {
         ("the faster", vec![fast, slow], Some(0)),
         ("the one with room", vec![full(fast), slow], Some(1)),
         ("none with room", vec![full(fast), full(slow)], None),
-        ("no backup beside a regular path", vec![backup(fast), slow], Some(1)),
+        ("no backup if there is a regular path", vec![backup(fast), slow], Some(1)),
         ("no backup because a regular path is full", vec![backup(fast), full(slow)], None),
         ("only backups", vec![backup(fast), backup(slow)], Some(0)),
         ("a backup for a stale path", vec![stale(fast), backup(slow)], Some(1)),
@@ -229,7 +229,7 @@ fn linux_takes_the_shortest_linger_time() {
             Some(0),
         ),
         (
-            "the best queue is full: nobody else",
+            "the best queue is full: no other path",
             vec![full(fast), with_in_flight(slow, 9_000)],
             None,
         ),

@@ -85,7 +85,7 @@ fn a_user_may_name_an_own_symlink_a_pipe_or_an_open_file() {
     OutputFile::find(&dir.0.join("link")).unwrap().write(b"new").unwrap();
     assert_eq!((dir.read("real"), dir.mode("real")), ("new".into(), 0o640));
     assert!(dir.0.join("link").is_symlink());
-    OutputFile::find(Path::new("/dev/null")).unwrap().write(b"nobody reads it").unwrap();
+    OutputFile::find(Path::new("/dev/null")).unwrap().write(b"not read").unwrap();
     let file = File::create(dir.0.join("open")).unwrap();
     let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     symlink(&name, dir.0.join("as-stdout")).unwrap();

@@ -177,7 +177,7 @@ fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     }
     let reason = match reasons.first() {
         Some(only) if reasons.len() == 1 => format!(": {only}"),
-        Some(one) => format!(": {one}, or the like"),
+        Some(one) => format!(": {one}, and similar reasons"),
         None => String::new(),
     };
     let runs_text = match (count, total) {
@@ -187,7 +187,7 @@ fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
         (limited, total) if limited == total => format!("all {total} runs"),
         (limited, total) => format!("{limited} of {total} runs"),
     };
-    Some(capital(&format!("the machine limited {runs_text}{reason}.")))
+    Some(capital(&format!("the timing of {runs_text} is unreliable{reason}.")))
 }
 
 /// Returns the emulator timing of a run if it was too inexact.

@@ -146,7 +146,7 @@ fn warn_scenarios(comparison: &Comparison<'_>, warnings: &mut Vec<Warning>) {
 }
 
 fn warn_buffers(conditions: &[ComparedCondition], warnings: &mut Vec<Warning>) {
-    // A missing value is no difference: QUIC has no such settings.
+    // A missing value does not count as a difference: QUIC has no such settings.
     let differs = |condition: &&ComparedCondition| {
         let values: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
         is_buffer(&condition.label) && values.len() > 1

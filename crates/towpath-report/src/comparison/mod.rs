@@ -156,8 +156,10 @@ impl<'a> Comparison<'a> {
         }
         Some(match missing_interval_reason(ratio.count) {
             Some(few) => format!("{text}. Too few repetitions to say more ({few})."),
-            None if is_clear(&ratio) => format!("{text}: more than chance."),
-            None => format!("{text}: it may be chance, as the interval of their ratio contains 1."),
+            None if is_clear(&ratio) => format!("{text}: a significant difference (95 %)."),
+            None => format!(
+                "{text}: no significant difference, as the interval of their ratio contains 1."
+            ),
         })
     }
 

@@ -149,7 +149,7 @@ fn a_figure_is_complete_and_well_formed() {
     for word in ["receive buffer (KB)", "(d)", "MPTCP, M1 &amp; M2", "seed 004", "both links"] {
         assert!(text.contains(word), "{word}");
     }
-    assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate is no number");
+    assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate is not a number");
     assert!(!text.contains("href"), "it needs another file");
 }
 
@@ -227,7 +227,7 @@ fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
     let reference = |name: &str, style| ReferencePoint { style, name: name.into(), x: 0.0, y: 9.0 };
     panel.references = vec![
         reference("ours", Some(0)),
-        reference("nobody's", None),
+        reference("unknown", None),
         reference("the kernel", Some(1)),
     ];
     let picture = panels(&Figure { panels: vec![panel], ..Figure::default() }).remove(0);

@@ -104,7 +104,7 @@ fn unused_capacity_is_attributed_to_the_senders_limit() {
     assert_eq!(parts[0].bytes, BTreeMap::from(expected));
     assert_eq!((parts[0].capacity_bytes, parts[0].sum()), (500_000, 500_000));
     let parts = account_parts(vec![period(1, carried(300_000, 20_000), &[])]);
-    assert_eq!(parts[0].of(Part::Unknown), 180_000, "nobody says why");
+    assert_eq!(parts[0].of(Part::Unknown), 180_000, "the reason is unknown");
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn reply_delays_text(flows: &[&MeasuredFlow], paths_text: &str) -> String {
     let failed_load =
         flows.iter().find(|flow| flow.stats.messages.is_none() && !flow.stats.completed);
     match failed_load {
-        Some(load) => format!("{text}; the load beside it {}", transfer_text(load, "")),
+        Some(load) => format!("{text}; its load {}", transfer_text(load, "")),
         None => text,
     }
 }
@@ -371,7 +371,7 @@ fn recovery_text(recovery: &Recovery, never_text: &str) -> String {
         Some(capacity) if capacity <= recovery.reference_bps => {
             format!("the {reference} that the remaining paths carry")
         }
-        _ => format!("the {reference} before"),
+        _ => format!("the {reference} before the event"),
     };
     match (recovery.last_stall_end_ns, recovery.t90_ns) {
         (None, _) => format!("; stall-free again {never_text} after `{event}`"),

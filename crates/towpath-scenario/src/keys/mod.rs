@@ -1,21 +1,25 @@
 //! Schema of scenario files: one table of keys for the unknown-key check, the JSON Schema
 //! ([`json_schema`]) and the reference ([`reference_markdown`]).
 
+mod expectation;
 mod flow;
+mod link;
 mod reference;
 mod schema;
 mod stack;
 mod tables;
 
+pub(super) use expectation::{METRICS, MetricKind};
 pub(super) use flow::FLOW;
+pub(super) use link::{
+    BOTTLENECK, BURST, CODEL, GILBERT_ELLIOTT, HTB, JITTER, LOSS, PATH, PIE, QUEUE, RATE, SIDES,
+    TBF,
+};
 pub use reference::reference_markdown;
 pub(super) use reference::section;
 pub use schema::json_schema;
 pub(super) use stack::{MIDDLEBOX, PROFILE_SWITCHES};
-pub(super) use tables::{
-    ALL, BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS,
-    METRICS, MPTCP, MetricKind, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
-};
+pub(super) use tables::{ALL, ENDPOINT, EVENT, HOST, MPTCP, RUN, SCENARIO};
 
 /// Returns the metrics that an expectation may use; `PATH` is a placeholder for a path name.
 pub fn metric_names() -> impl Iterator<Item = &'static str> {

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::tables::{EXPECT, METRICS, MetricKind, SCENARIO, SYSCTL};
+use super::expectation::{EXPECT, METRICS, MetricKind};
+use super::tables::{SCENARIO, SYSCTL};
 use super::{KeyPresence, TableSchema, ValueKind};
 use crate::units::Dimension;
 

@@ -121,7 +121,7 @@ fn pattern_kind(value: &Value<'_>) -> Option<PatternKind> {
     if value.as_str() == Some("load") {
         value.fail_with_hint(
             "`load` is not a pattern of its own".to_owned(),
-            "expected the pattern that is to run beside a load",
+            "expected the pattern that runs at the same time as a load",
             "add `load = \"down\"` to a flow with the pattern `interactive`, for example",
         );
         return None;

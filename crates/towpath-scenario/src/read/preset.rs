@@ -291,7 +291,7 @@ fn require_network_position(keys: &DirectionKeys) -> Result<(), KeyConflict> {
         None | Some(QueuePosition::Network) => Ok(()),
         Some(QueuePosition::Host) => conflict(
             "queue-position",
-            "this preset never pushes back on the sender, wherever it stands",
+            "this preset never applies back-pressure to the sender, in any position",
             "expected no `queue-position`, or `network`",
         ),
     }

@@ -24,7 +24,7 @@ const FILTER: ValueKind = Any("A table: `variant`, `world`, and axes or draws by
 static EXPECTED: TableSchema = TableSchema {
     noun: "a file of claims",
     heading: "The claims",
-    doc: "What a source claims, and how it is checked.",
+    doc: "Claims of a source and their checks.",
     key_groups: &[&[key(
         "claims",
         Tables(&CLAIM),
@@ -50,7 +50,7 @@ static CLAIM: TableSchema = TableSchema {
 static CHECK: TableSchema = TableSchema {
     noun: "a check",
     heading: "[[claims.checks]]",
-    doc: "A metric of some runs, held against bounds or against other runs.",
+    doc: "A metric of some runs, compared with bounds or with other runs.",
     key_groups: &[&[
         key("metric", Text, Required, "A metric of the rows, such as `goodput`").formerly("figure"),
         key("of", FILTER, Optional("all runs"), "Which runs"),

@@ -18,7 +18,7 @@ const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
 /// Measure between this host and a host that runs `towpath server`
 ///
 /// Sends a traffic pattern over each transport. Prints a line for every subflow while it runs, then
-/// a table, and writes a report. Short options match iperf3's. A lost path does not lose the
+/// a table, and writes a report. Most short options are those of iperf3. A lost path does not lose the
 /// result: the server stores its results until the client has fetched them.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
@@ -134,7 +134,7 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
     /// Require a server certificate with this SHA-256 fingerprint; implies --tls for TCP and MPTCP
-    /// [default: any certificate, reported]
+    /// [default: accept any certificate and print its fingerprint]
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
     /// Folder for qlog files of this host's QUIC, one file per flow
@@ -143,9 +143,11 @@ pub(crate) struct MeasureArguments {
     /// Timeout for fetching the server's results
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) result_timeout: Duration,
-    /// Measure while this host moves: network changes do not invalidate a run. Requests and
-    /// datagrams (interactive, reqres, onoff, udping) run over all transports at the same time,
-    /// with --udping, until one of the initial networks is gone (or for -t, by default 10 min)
+    /// Measure while this host moves: network changes do not invalidate a run.
+    ///
+    /// Patterns of requests and datagrams (interactive, reqres, onoff, udping) run over all
+    /// transports at the same time, and --udping is implied. The test ends when an initial network
+    /// disappears, or after -t (by default 10 min).
     #[arg(long)]
     pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]

@@ -321,7 +321,7 @@ fn a_page_that_loads_at_once_is_counted_in_full() {
         |direction: &str| page.find(&format!("Goodput by subflow, {direction}")).unwrap();
     assert!(
         chart_position("down") < chart_position("up"),
-        "what was asked for stands before the requests"
+        "the response precedes the next requests"
     );
 }
 

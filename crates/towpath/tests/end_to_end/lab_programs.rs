@@ -58,7 +58,7 @@ func main() {
         if n != 8000000 { panic(n) }
         return
     }
-    // Whoever closes this refuses further subflows.
+    // Closing this listener refuses further subflows.
     listener := must(net.Listen("tcp4", ":8000"))
     c := must(listener.Accept())
     must(c.Write(make([]byte, 8000000)))

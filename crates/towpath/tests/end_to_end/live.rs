@@ -197,7 +197,7 @@ fn check_reports_open_and_blocked_transports() {
         "{output}"
     );
     let output = measure(&folder, &port, &["-t", "0.3", "-q"]);
-    assert_eq!(output.code, Some(0), "TCP is served all the same: {output}");
+    assert_eq!(output.code, Some(0), "TCP is still served: {output}");
 }
 
 #[test]

@@ -196,7 +196,7 @@ proptest! {
                     let mut count = 0;
                     while let Some(transmit) = subflow.poll_transmit(now, 12) {
                         count += 1;
-                        prop_assert!(count < 100_000, "sends for ever: {transmit:?}");
+                        prop_assert!(count < 100_000, "sends without end: {transmit:?}");
                     }
                 }
                 Operation::Close => subflow.close(now),

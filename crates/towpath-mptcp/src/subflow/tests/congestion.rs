@@ -221,7 +221,7 @@ fn a_coupled_controller_is_updated_by_its_siblings() {
         assert!(alone >= 9 * MSS, "{name}: {alone} alone");
         assert!(
             with_sibling * 3 < alone * 2,
-            "{name}: {with_sibling} beside a large one, {alone} alone"
+            "{name}: {with_sibling} with a large sibling, {alone} alone"
         );
     }
 }

@@ -116,7 +116,7 @@ fn different_clocks_give_a_variation_and_no_delay() {
     assert_eq!(report.delay, None);
     let variation = report.variation.unwrap();
     assert_eq!((variation.min_ns, variation.max_ns), (0, 900_000));
-    assert_eq!(report.rows[9].received, 10, "what was sent when nobody planned it");
+    assert_eq!(report.rows[9].received, 10, "unplanned packets");
 }
 
 #[test]

@@ -391,7 +391,7 @@ fn no_number_of_a_result_panics_or_hangs() {
     }
 }
 
-/// F3: "what is wrong is an error with its place": unclosed brackets in each language.
+/// F3: "a wrong value is an error that names its place": unclosed brackets in each language.
 #[test]
 fn deep_nesting_is_an_error_everywhere() {
     let folder = TestDir::new();

@@ -270,7 +270,7 @@ fn a_server_without_the_secret_receives_no_plan() {
     let doctor = ["doctor", "--secret-file", "secret.txt", "--json", "--peer"];
     let output = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
     assert!(output.out.contains("it does not know the secret"), "{output}");
-    folder.write_secret("other.txt", "another secret of somebody else\n");
+    folder.write_secret("other.txt", "the secret of another user\n");
     let (_server, port, _) = start_server(&folder, &["--secret-file", "other.txt"]);
     let output = measure(&folder, port, &secret_options);
     assert_eq!(output.code, Some(2), "{output}");

@@ -328,7 +328,7 @@ fn toml_escaped(text: &str) -> String {
     })
 }
 
-/// Adds terminal controls to every text that is no keyword.
+/// Adds terminal controls to every text that is not a keyword.
 fn poison(value: &mut serde_json::Value) {
     const KEYWORDS: [&str; 12] = [
         "type",

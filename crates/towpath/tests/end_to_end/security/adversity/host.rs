@@ -88,7 +88,7 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
         let (ticks_before, start) = (cpu_ticks(&site), Instant::now());
         wait_for("a second", || (start.elapsed() > Duration::from_secs(1)).then_some(()));
         let ticks_used = cpu_ticks(&site) - ticks_before;
-        assert!(ticks_used <= 50, "{ticks_used} of 100 ticks while it could take nobody");
+        assert!(ticks_used <= 50, "{ticks_used} of 100 ticks while it could accept no connection");
         drop(connections);
         // The server accepts the connections queued in the kernel and notices their end before
         // honest clients connect.
@@ -96,7 +96,7 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
             (open_descriptors(&site) <= idle_descriptors + 2).then_some(())
         });
         let try_connect = || RawClient::connect(site.route(3)).ok().map(|_| ());
-        wait_for("room for somebody", try_connect);
+        wait_for("room for a connection", try_connect);
         assert_serving(&site);
         wait_for("its descriptors", || {
             (open_descriptors(&site) <= idle_descriptors + 2).then_some(())
@@ -525,7 +525,7 @@ fn a_server_with_a_closed_log_keeps_serving() {
     for options in [&[][..], &["-J"]] {
         let (mut server, reader, writer) = start_server_with_pipe(options);
         drop((reader, writer));
-        server.assert_serves("nobody reads");
+        server.assert_serves("an unread reply");
     }
 }
 

@@ -146,7 +146,7 @@ fn unexpected_messages_end_a_measurement_early() {
     let step = times(7, 1);
     let cases: Vec<_> = replacements.into_iter().step_by(step).collect();
     run_in_parallel(&cases, |_, (replaced, message)| {
-        let (lie, case) = (message.clone(), format!("{message} in place of {replaced}"));
+        let (lie, case) = (message.clone(), format!("{message} instead of {replaced}"));
         run_through_liar(
             &site,
             replacing_message(replaced, move |_| messages([lie.clone()])),
@@ -215,7 +215,7 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     }
     cases.swap(1, 3);
     run_in_parallel(&cases[..times(2, 6)], |_, (replaced, message, is_interrupted)| {
-        let case = format!("{message} permanently in place of {replaced}");
+        let case = format!("{message} always instead of {replaced}");
         let lie = message.clone();
         let liar = Liar::start_before(
             &site.port,

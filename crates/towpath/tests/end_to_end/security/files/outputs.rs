@@ -17,7 +17,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// R5: "a key or secret that others may write, or everybody may read, is refused".
+/// R7: refuses a key or secret that is writable by others or readable by all users.
 #[test]
 fn a_secret_that_others_may_read_or_write_is_refused() {
     let folder = TestDir::new();
@@ -49,7 +49,7 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
     assert!(accepted_modes.is_empty(), "taken: {accepted_modes:?}");
 }
 
-/// R5: the same for the key of a certificate.
+/// R7: the same for the key of a certificate.
 #[test]
 fn a_key_that_others_may_read_or_write_is_refused() {
     let folder = TestDir::new();
@@ -78,7 +78,7 @@ fn a_key_that_others_may_read_or_write_is_refused() {
     assert!(accepted_modes.is_empty(), "taken: {accepted_modes:?}");
 }
 
-/// R5: the same for a secret of another user, who could change it at any time.
+/// R7: the same for a secret of another user, who could change it at any time.
 #[test]
 fn a_secret_owned_by_another_user_is_refused() {
     let test = "a_secret_owned_by_another_user_is_refused";
@@ -126,7 +126,7 @@ fn write_sources(folder: &TestDir) {
     folder.write("c.pcap", header.map(u32::to_le_bytes).concat());
 }
 
-/// R5: "no file is written through a link of somebody else", for every command and option.
+/// R5: does not write through another user's symlink, for every command and option.
 ///
 /// The link is the file itself or a folder above it.
 #[test]
@@ -177,7 +177,7 @@ fn no_command_writes_through_a_symlink_of_another_user() {
     }
 }
 
-/// R5: "a file is written beside its place and renamed".
+/// R5: writes a temporary file next to the target and renames it.
 ///
 /// Other hard links keep their content, and open readers continue with the old file.
 #[test]
@@ -257,7 +257,7 @@ fn a_directory_swapped_for_a_symlink_is_not_followed() {
     assert_eq!(names(&home.join("victim")), [""; 0], "written {written_reports} of {flips}");
 }
 
-/// R5: private files stay private and owned by the user, with any umask.
+/// R7: private files stay private and owned by the user, with any umask.
 #[test]
 fn keys_are_private_with_any_umask() {
     let folder = TestDir::new();

@@ -102,7 +102,7 @@ fn assert_no_markup(folder: &TestDir, test: &str, pages: &[&str]) {
     }
 }
 
-/// F5: "whatever stands in the result", in all of its texts at once.
+/// F5: escapes every text of the result, all of them at once.
 #[test]
 fn no_text_of_a_result_breaks_out_of_its_page() {
     let folder = TestDir::new();

@@ -174,7 +174,7 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(reply_bytes > 0, "nobody was answered");
+    assert!(reply_bytes > 0, "no client was answered");
     assert!(reply_bytes <= 3 * sent, "{reply_bytes} bytes for {sent}");
     assert_healthy(&site);
 }
