@@ -3,7 +3,7 @@
 use towpath_result::SequenceKind;
 
 use super::data_stream::{DataStreamTracker, SendContext};
-use super::ranges::{ObservedMappings, SeqRange, TaggedRanges};
+use super::ranges::{ObservedMappings, SeqRange, TaggedRange, TaggedRanges};
 use super::send_limits::{SenderTracker, SubflowSendState, is_full};
 use super::sequence::{PacketMark, SequenceLog};
 use super::stats::{BinnedSeries, ByteProgress, InFlight};
@@ -11,6 +11,8 @@ use super::stats::{BinnedSeries, ByteProgress, InFlight};
 /// Silence that separates two periods of use of a subflow.
 const IDLE_GAP_NS: u64 = 1_000_000_000;
 const MAX_ACTIVE_PERIODS: usize = 256;
+/// Maximum number of ranges that wait for their mapping; the oldest ones stay unmapped.
+const MAX_UNMAPPED_RANGES: usize = 256;
 /// MSS assumed if the handshake was not captured.
 const DEFAULT_MSS_BYTES: u32 = 1_460;
 
@@ -29,6 +31,8 @@ pub(super) struct DirectionTracker {
     acked: i64,
     waiting: TaggedRanges<u64>,
     pub(super) maps: ObservedMappings,
+    /// Payload whose mapping was not captured yet, with its arrival.
+    unmapped: TaggedRanges<u64>,
     pub(super) flight: InFlight,
     fin: Option<i64>,
     pub(super) packets: u64,
@@ -156,6 +160,7 @@ impl DirectionTracker {
         }
         // Earlier data had no mapping, so nothing waits for it.
         self.waiting = TaggedRanges::default();
+        self.unmapped = TaggedRanges::default();
         self.flight.clear();
         self.fin = None;
     }
@@ -279,11 +284,66 @@ impl DirectionTracker {
         context: SendContext,
     ) -> [u64; 2] {
         let [mut reinjected, mut repeated] = [0, 0];
-        self.unmapped_bytes += self.maps.each(part, |_, numbers| {
+        let mut next_unmapped = part.start;
+        let unmapped = &mut self.unmapped;
+        self.unmapped_bytes += self.maps.each(part, |mapped, numbers| {
+            unmapped.insert(SeqRange::new(next_unmapped, mapped.start), context.now_ns);
+            next_unmapped = mapped.end;
             let [on_other_subflow, on_this_subflow] = data.on_sent(numbers, context);
             (reinjected, repeated) = (reinjected + on_other_subflow, repeated + on_this_subflow);
         });
+        self.unmapped.insert(SeqRange::new(next_unmapped, part.end), context.now_ns);
+        if self.unmapped.len() > MAX_UNMAPPED_RANGES {
+            self.unmapped.pop();
+        }
         [reinjected, repeated]
+    }
+
+    /// Passes on payload that came before its mapping, which a lost packet had carried. It belongs
+    /// to the data from its transmission on, and arrives with its mapping.
+    pub(super) fn map_earlier_payload(
+        &mut self,
+        data: &mut DataStreamTracker,
+        context: SendContext,
+    ) {
+        let mut still_unmapped = TaggedRanges::default();
+        while let Some(TaggedRange { range, tag: sent_ns }) = self.unmapped.pop() {
+            let sent = SendContext { now_ns: sent_ns, ..context };
+            let mut next_unmapped = range.start;
+            let mut mapped_parts = Vec::new();
+            let unmapped_bytes = self.maps.each(range, |mapped, numbers| {
+                still_unmapped.insert(SeqRange::new(next_unmapped, mapped.start), sent_ns);
+                next_unmapped = mapped.end;
+                mapped_parts.push((mapped, numbers));
+            });
+            still_unmapped.insert(SeqRange::new(next_unmapped, range.end), sent_ns);
+            self.unmapped_bytes -= range.len() - unmapped_bytes;
+            for (mapped, numbers) in mapped_parts {
+                let [reinjected, repeated] = data.on_sent(numbers, sent);
+                self.reinjected_bytes += reinjected;
+                self.repeated_bytes += repeated;
+                let until = |position: i64| {
+                    let len = mapped.end.min(position).saturating_sub(mapped.start);
+                    SeqRange::new(numbers.start, numbers.start.saturating_add(len))
+                };
+                let (in_order, acked) = (until(self.next), until(self.acked));
+                if !in_order.is_empty() {
+                    data.on_arrived(in_order, sent_ns, context.now_ns);
+                }
+                data.on_delivered(acked);
+            }
+        }
+        self.unmapped = still_unmapped;
+    }
+
+    /// Returns true if some payload has no mapping yet.
+    pub(super) fn has_unmapped_payload(&self) -> bool {
+        self.unmapped.bytes() > 0
+    }
+
+    /// Returns true if earlier payload is missing before `position`.
+    pub(super) fn has_gap_before(&self, position: i64) -> bool {
+        position > self.next
     }
 
     /// Passes on the data that is in order now.

@@ -7,6 +7,7 @@ use towpath_wire::keys;
 use towpath_wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
 
 use super::connection::{FallbackReason, NoteContext, NoteKind, TracedSubflow};
+use super::data_stream::SendContext;
 use super::direction::WindowScale;
 use super::layers::CutOptions;
 use super::ranges::SeqRange;
@@ -228,6 +229,10 @@ impl Tracker {
             && let Some(direction) = subflow.directions.get_mut(side)
         {
             direction.maps.add(SeqRange::new(0, i64::from(len)), 0);
+            let context = SendContext { now_ns, subflow: subflow.number };
+            if let Some(data) = connection.data.get_mut(side) {
+                direction.map_earlier_payload(data, context);
+            }
         }
         self.tokens.extend(tokens);
     }

@@ -62,6 +62,11 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         self.bytes
     }
 
+    /// Returns the number of ranges.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
     pub(super) fn first(&self) -> Option<SeqRange> {
         self.pieces.front().map(|piece| piece.range)
     }

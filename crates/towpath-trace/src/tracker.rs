@@ -458,16 +458,25 @@ impl Tracker {
             && let Some(start) = sender.position_of_ssn(mapping.ssn)
         {
             sender.maps.add(SeqRange::new(start, start.saturating_add(len)), data_start);
+            if sender.has_unmapped_payload() {
+                sender.map_earlier_payload(sender_data, context);
+            }
         }
     }
 
     /// Processes payload without DSS: the rest of a mapping, or a fallback to plain TCP.
     fn on_unmapped_payload(&mut self, located: &LocatedSegment<'_>) {
-        let LocatedSegment { now_ns, side, .. } = *located;
+        let LocatedSegment { segment, now_ns, side, .. } = *located;
         let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
             return;
         };
-        let is_mapped = subflow.directions.get(side).is_some_and(|d| !d.maps.is_empty());
+        let Some(direction) = subflow.directions.get_mut(side) else { return };
+        // A lost packet may have carried the mapping of this payload.
+        let position = direction.position_of(segment.seq);
+        if connection.multipath && !connection.late && direction.has_gap_before(position) {
+            return;
+        }
+        let is_mapped = !direction.maps.is_empty();
         if is_mapped || connection.infinite || subflow.number > 0 {
             return;
         }
@@ -506,6 +515,11 @@ impl Tracker {
         };
         connection_state.infinite = true;
         subflow_state.map_all();
+        let context = SendContext { now_ns, subflow: subflow_state.number };
+        for (direction, data) in subflow_state.directions.iter_mut().zip(&mut connection_state.data)
+        {
+            direction.map_earlier_payload(data, context);
+        }
         if let Some(reason) = reason
             && connection_state.fallback.is_none()
         {

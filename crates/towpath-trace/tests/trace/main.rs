@@ -4,6 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod cut_options;
+mod late_mappings;
 mod packets;
 
 use std::net::SocketAddr;
