@@ -78,7 +78,7 @@ fn suggest_table(
     let Some(gateway) = own_route.and_then(|lookup| lookup.gateway) else {
         let name = quoted(&link.name);
         return finding.hint(format!(
-            "no route contains the gateway of {name}; once known: `{ip} rule add from {local} table {table}` \
+            "no route names the gateway of {name}; when you know it: `{ip} rule add from {local} table {table}` \
              and `{ip} route add default via GATEWAY dev {name} table {table}`"
         ));
     };

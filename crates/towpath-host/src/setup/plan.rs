@@ -488,7 +488,7 @@ impl Planner<'_> {
                     subflows: clamp_limit(address_count.saturating_mul(peer_count)),
                     add_addr_accepted: accepted,
                 },
-                "allow a subflow from each address to each of the peer's, and announced addresses",
+                "allow a subflow from each address to each peer address, and accept announced addresses",
             ),
             // The client opens subflows, so the server has no reason to limit them further.
             SetupRole::Server => (

@@ -70,7 +70,7 @@ const LINK: &[KeySchema] = &[
         "link-mtu",
         Integer(68, 65_535),
         Optional("that of the interfaces"),
-        "Silently drop IP packets of more bytes (path MTU black hole); on a path, less than `mtu`",
+        "Silently drop larger IP packets (path MTU black hole). On a path, the value must be less than `mtu`",
     ),
     key(
         "when-down",

@@ -45,14 +45,14 @@ pub(super) const STACK: &[KeySchema] = &[
     key(
         "opportunistic-retransmission",
         OPPORTUNISTIC_MODES,
-        Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
+        Optional("`off`; `mptcp-org` with the profile `linux-3.2-mptcp`"),
         "Opportunistic retransmission (M1): reinjects the oldest data on a faster path if it \
          blocks the connection; see [M1 and M2](#m1-and-m2)",
     ),
     key(
         "penalisation",
         OPPORTUNISTIC_MODES,
-        Optional("`off`; with `linux-3.2-mptcp` `mptcp-org`"),
+        Optional("`off`; `mptcp-org` with the profile `linux-3.2-mptcp`"),
         "Penalisation (M2): halves the congestion window of a slow path whose data blocks the \
          connection; see [M1 and M2](#m1-and-m2)",
     ),
@@ -80,8 +80,8 @@ pub(super) const STACK: &[KeySchema] = &[
     key(
         "quic-congestion-control",
         Name(32),
-        Optional("that of its sockets"),
-        "Congestion control of QUIC: one of TCP's, or one of its library: `newreno`, `noq-cubic`, \
+        Optional("`congestion-control`"),
+        "Congestion control of QUIC: one of the names for TCP, or one of the QUIC library: `newreno`, `noq-cubic`, \
          `bbr`. `bbr` is not available in the simulated world",
     ),
 ];
@@ -156,8 +156,7 @@ pub(crate) static PROFILE_SWITCHES: TableSchema = TableSchema {
             "window-overstep",
             Bool,
             Optional("`linux-6.18`: true, else false"),
-            "Send more than the peer's window permits, as an error of Linux 6.18 does: a \
-             subflow's raised window counts as announced",
+            "Send more than the peer's window permits, as Linux 6.18 does by mistake: if it raises a subflow's window, it treats the new value as announced by the peer",
         ),
         key(
             "cpu-per-packet",

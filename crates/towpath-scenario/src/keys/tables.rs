@@ -167,7 +167,7 @@ pub(crate) static MPTCP: TableSchema = TableSchema {
             "endpoints",
             List(&Table(&ENDPOINT)),
             Optional("`subflow` on every path whose first host is this host"),
-            "Addresses that the host uses or announces; at most 8, and one for each path",
+            "Addresses that the host uses or announces; at most 8, and at most one for each path",
         ),
     ]],
 };

@@ -137,7 +137,7 @@ fn purpose(endpoint: &NamedEndpoint) -> String {
     let NamedEndpoint { address, link, .. } = endpoint;
     let link = link.as_deref().unwrap_or("?");
     if flags.contains(EndpointFlags::LAMINAR) {
-        format!("answer an address that the peer announces from {address} ({link})")
+        format!("use {address} ({link}) for subflows to addresses that the peer announces")
     } else if flags.contains(EndpointFlags::SIGNAL | EndpointFlags::SUBFLOW) {
         format!("announce {address} ({link}) to peers, and open a subflow from it")
     } else if flags.contains(EndpointFlags::SIGNAL) {
