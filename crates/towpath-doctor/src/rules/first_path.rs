@@ -2,6 +2,7 @@
 
 use towpath_host::setup::quoted;
 
+use super::handshake::last_hop;
 use super::view::ObservationView;
 use crate::finding::{Cause, Finding};
 use crate::observation::{ConnectOutcome, PlainTcpCheck, TestConnection};
@@ -39,7 +40,8 @@ pub(super) fn find_unusable_first_path(
         .with_optional_evidence(
             first_name.as_ref().map(|name| format!("ip route get {}: dev {name}", target.ip())),
         )
-        .with_evidence(format!("plain TCP from {local} ({}): connected", link.name));
+        .with_evidence(format!("plain TCP from {local} ({}): connected", link.name))
+        .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")));
     Some(suggest_other_path(view, finding, check, first_name.as_deref()))
 }
 
