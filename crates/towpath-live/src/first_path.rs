@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use towpath_scenario::Transport;
 
-use super::host_info::{LocalInterface, interfaces_towards};
+use super::host_info::{LocalInterface, interfaces_towards, local_address_towards};
 use super::socket::{self, LocalBind};
 use crate::protocol::TransferSettings;
 
@@ -42,9 +42,9 @@ impl UnusableFirstPath {
 
     /// Returns the ways to use the other path.
     pub fn hint(&self) -> String {
-        let Self { first, interface, address } = self;
+        let Self { first, interface, .. } = self;
         format!(
-            "give the route over {interface} a lower metric than that over {first}, bind the program to {address}, or measure with `towpath measure -B %{interface}`"
+            "give the route over {interface} a lower metric than that over {first}, or bind the program to the interface {interface}, as `towpath measure -B %{interface}` does"
         )
     }
 }
@@ -62,9 +62,10 @@ pub(super) fn is_path_failure(error: &io::Error) -> bool {
 /// Finds another interface over which `target` accepts plain TCP, although it does not over the
 /// first route. Takes as long as an attempt to connect.
 pub(super) fn find_unusable_first_path(target: SocketAddr) -> Option<UnusableFirstPath> {
-    let interfaces = interfaces_towards(target.ip(), None).ok()?;
+    let first_address = local_address_towards(target.ip()).ok()?; // without a route, none is first
+    let interfaces = interfaces_towards(target.ip(), Some(first_address)).ok()?;
     let (first, others) = interfaces.split_first()?;
-    if first.address.is_loopback() || others.is_empty() {
+    if first.address != first_address || first_address.is_loopback() || others.is_empty() {
         return None;
     }
     let connects = |source: LocalBind| {
@@ -95,4 +96,39 @@ pub(super) fn find_unusable_first_path(target: SocketAddr) -> Option<UnusableFir
         interface: answering.name.clone(),
         address: answering.address,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_a_path_lead_to_tests_of_others() {
+        use io::ErrorKind::{
+            AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut,
+        };
+        let kinds =
+            [TimedOut, HostUnreachable, NetworkUnreachable, ConnectionRefused, AddrNotAvailable];
+        let failures = kinds.map(|kind| is_path_failure(&kind.into()));
+        assert_eq!(failures, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_server_on_this_host_has_no_other_path() {
+        for target in ["127.0.0.1:9", "[::1]:9"] {
+            assert_eq!(find_unusable_first_path(target.parse().unwrap()), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn both_paths_are_named_with_the_option_that_chooses_the_other() {
+        for address in ["10.0.2.2", "fd00:2::2"] {
+            let (first, interface) = ("c1".to_owned(), "c2".to_owned());
+            let path = UnusableFirstPath { first, interface, address: address.parse().unwrap() };
+            let text = path.describe("server");
+            assert!(text.starts_with(&format!("server answers from {address} on c2")), "{text}");
+            assert!(text.contains("first route (c1)"), "{text}");
+            assert!(path.hint().contains("-B %c2"), "{}", path.hint());
+        }
+    }
 }
