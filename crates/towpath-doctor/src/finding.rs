@@ -5,17 +5,22 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::text;
+
 /// Result of `towpath doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// Overall health of Multipath TCP.
     pub verdict: Health,
-    /// Reason for the verdict "undetermined", or the shared part of the only path.
+    /// Reason for the verdict "undetermined", or the only path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Subflows of the test connection, with their shares of its data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathShare>,
+    /// Interfaces that this connection could not use, although nothing is wrong with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused: Vec<UnusedInterface>,
     /// Findings, causes before their consequences.
     pub findings: Vec<Finding>,
     /// Names of the completed checks.
@@ -57,6 +62,49 @@ pub struct PathShare {
     /// Set when either end treats the subflow as a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
+}
+
+impl Diagnosis {
+    /// Minimum of bytes for a conclusion about a path: about seven packets.
+    pub(super) const MIN_DATA_BYTES: u64 = 10_000;
+
+    /// Describes the paths that carried data: their number, all subflows, and the bytes on each
+    /// path. Subflows from one local address are one path, since they share its interface.
+    pub fn traffic_text(&self) -> String {
+        let mut paths: Vec<(IpAddr, String, u64)> = Vec::new();
+        for share in self.paths.iter().filter(|share| share.bytes >= Self::MIN_DATA_BYTES) {
+            match paths.iter_mut().find(|(local, ..)| *local == share.local) {
+                Some((_, _, bytes)) => *bytes = bytes.saturating_add(share.bytes),
+                None => paths.push((share.local, share.label(), share.bytes)),
+            }
+        }
+        let path_count = text::count(paths.len() as u64, "path");
+        let verb = if paths.len() == 1 { "carries" } else { "carry" };
+        let subflow_count = text::count(self.paths.len() as u64, "subflow");
+        let bytes: Vec<_> = paths
+            .iter()
+            .map(|(_, name, bytes)| format!("{name} {}", text::bytes(*bytes)))
+            .collect();
+        format!("{path_count} {verb} data ({subflow_count}): {}", bytes.join(", "))
+    }
+}
+
+impl PathShare {
+    /// Returns the interface, or the local address if the interface is unknown.
+    pub fn label(&self) -> String {
+        self.interface.clone().unwrap_or_else(|| self.local.to_string())
+    }
+}
+
+/// An interface without a subflow, for a reason that is not a problem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusedInterface {
+    /// Name of the interface.
+    pub interface: String,
+    /// One address of the interface.
+    pub address: IpAddr,
+    /// Reason, and the condition under which it is used, for people.
+    pub sentence: String,
 }
 
 /// One problem, its evidence and its fix.
@@ -152,6 +200,7 @@ causes! {
     ListenerClosedAfterAccept = "listener-closed-after-accept" in Connection,
     RemoteRefused = "remote-refused" in Connection,
     RemoteSilent = "remote-silent" in Connection,
+    FirstPathUnusable = "first-path-unusable" in Path,
     SynOptionDropped = "syn-option-dropped" in Path,
     BlackholeFallbackActive = "blackhole-fallback-active" in Kernel,
     SynOptionStripped = "syn-option-stripped" in Path,
@@ -160,6 +209,7 @@ causes! {
     PayloadRewritten = "payload-rewritten" in Path,
     OptionStrippedAfterHandshake = "option-stripped-after-handshake" in Path,
     ApplicationPlainTcp = "application-plain-tcp" in Application,
+    DuplicateAddress = "duplicate-address" in Configuration,
     DuplicateManagers = "duplicate-managers" in Configuration,
     UserspacePathManagerWithoutDaemon = "userspace-path-manager-without-daemon" in Configuration,
     EndpointWrongRole = "endpoint-wrong-role" in Configuration,
@@ -185,6 +235,7 @@ causes! {
     JoinUnreachable = "join-unreachable" in Path,
     JoinOptionStripped = "join-option-stripped" in Path,
     JoinReset = "join-reset" in Path,
+    PathRefused = "path-refused" in Path,
     JoinDropped = "join-dropped" in Path,
     PathMtuHole = "path-mtu-hole" in Path,
     PathSilent = "path-silent" in Path,

@@ -36,7 +36,9 @@ use std::time::Duration;
 
 use towpath_live::protocol::Secret;
 
-pub use finding::{Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck};
+pub use finding::{
+    Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck, UnusedInterface,
+};
 pub use fix::{FixAction, FixError, actions};
 pub use observation::{Observation, ServerKind};
 pub use programs::ProcessScope;

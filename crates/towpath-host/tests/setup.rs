@@ -524,3 +524,47 @@ fn endpoints_of_the_wrong_role_or_of_another_host_are_replaced() {
         assert_eq!(replaced.unwrap().id, Some(1), "under its number");
     });
 }
+
+#[test]
+fn interfaces_with_the_same_address_are_refused_before_any_change() {
+    in_namespace("interfaces_with_the_same_address_are_refused_before_any_change", || {
+        let roles = [SetupRole::Client, SetupRole::Server, SetupRole::Both];
+        for (count, is_v4) in [(2, true), (3, true), (4, true), (2, false), (3, false)] {
+            let namespace = Namespace::create().unwrap();
+            let check = || {
+                let bare = Interface {
+                    v4: None,
+                    metric: None,
+                    ..two_interfaces_in_one_network().interfaces.remove(0)
+                };
+                let interfaces = vec![bare; count];
+                InitialHost { interfaces, ..two_interfaces_in_one_network() }.create();
+                let address = if is_v4 { "192.168.8.100/24" } else { "fd00:8::100/64" };
+                let mut route = RouteSocket::open().unwrap();
+                for name in &NAMES[..count] {
+                    route.add_address(name, address.parse().unwrap()).unwrap();
+                }
+                let initial = Snapshot::take();
+                let mut handles = ConfigHandles::open().unwrap();
+                let host = HostState::read(&mut handles).unwrap();
+                for role in roles {
+                    let request = InitialHost { role, ..two_interfaces_in_one_network() }.request();
+                    let error = plan(&host, &request, &mut handles).unwrap_err();
+                    let error = SetupError::from(error);
+                    let (text, hint) = (error.to_string(), error.hint().unwrap());
+                    let names = NAMES[..count].join(" and ");
+                    let address = address.split_once('/').unwrap().0;
+                    let expected = format!("{names} have the same address {address}");
+                    assert!(text.contains(&expected), "{text}");
+                    assert!(hint.contains("NAT") && hint.contains("--dev"), "{hint}");
+                    // One of them alone is a complete setup.
+                    let links = vec![NAMES[1].to_owned()];
+                    let single = plan(&host, &SetupRequest { links, ..request }, &mut handles);
+                    assert_eq!(single.unwrap().uses, [(NAMES[1].to_owned(), ip(address))]);
+                }
+                assert_eq!(initial.differences(&Snapshot::take()), Vec::<String>::new());
+            };
+            namespace.run(check).unwrap();
+        }
+    });
+}

@@ -16,6 +16,7 @@ use towpath_scenario::Transport;
 use super::client::quic_error;
 use super::control_channel::ControlChannel;
 use super::dial::Dialer;
+use super::first_path::{UnusableFirstPath, find_unusable_first_path};
 use super::socket::{self, LocalBind};
 use crate::protocol::message::sanitize;
 use crate::protocol::{
@@ -64,6 +65,8 @@ pub enum ProbeOutcome {
     Refused,
     /// No reply before the timeout.
     Silent,
+    /// No reply over the first route, although the server answers on another interface.
+    FirstPathUnusable(Box<UnusableFirstPath>),
     /// TCP reaches the server, which uses UDP, but no UDP reply arrived.
     Blocked,
     /// Datagrams reach the server, which supports QUIC, but QUIC packets or their replies are lost.
@@ -110,10 +113,15 @@ pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
     let dialer = &Dialer::new(clock, Trust::Any);
     thread::scope(|scope| {
         let probes = targets.iter().map(|target| {
-            let tcp_probe = |transport| move || probe_tcp(*target, transport, clock);
             let quic_probe = |transport| move || probe_quic(*target, transport, dialer, clock);
-            let tcp = scope.spawn(tcp_probe(Transport::Tcp));
-            let mptcp = scope.spawn(tcp_probe(Transport::Mptcp));
+            let tcp = scope.spawn(move || {
+                let (result, hello) = probe_tcp(*target, Transport::Tcp, clock);
+                let path = is_path_failure(&result.finding)
+                    .then(|| find_unusable_first_path(*target))
+                    .flatten();
+                (result, hello, path)
+            });
+            let mptcp = scope.spawn(move || probe_tcp(*target, Transport::Mptcp, clock));
             let udp = scope.spawn(move || probe_udp(*target, clock));
             let quic = scope.spawn(quic_probe(Transport::Quic));
             let mpquic = scope.spawn(quic_probe(Transport::Mpquic));
@@ -122,7 +130,15 @@ pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
         let probes: Vec<_> = probes.collect();
         let mut results = Vec::new();
         for (tcp, mptcp, udp, quic, mpquic) in probes {
-            let (Ok((tcp, hello)), Ok((mptcp, _))) = (tcp.join(), mptcp.join()) else { continue };
+            let (Ok((mut tcp, hello, path)), Ok((mut mptcp, _))) = (tcp.join(), mptcp.join())
+            else {
+                continue;
+            };
+            for result in [&mut tcp, &mut mptcp] {
+                if let Some(path) = path.clone().filter(|_| is_path_failure(&result.finding)) {
+                    result.finding = ProbeOutcome::FirstPathUnusable(Box::new(path));
+                }
+            }
             let (Ok(udp), Ok(quic), Ok(mpquic)) = (udp.join(), quic.join(), mpquic.join()) else {
                 continue;
             };
@@ -133,6 +149,11 @@ pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
         }
         results
     })
+}
+
+/// Returns true if the server may be reachable over another interface.
+fn is_path_failure(finding: &ProbeOutcome) -> bool {
+    matches!(finding, ProbeOutcome::Silent | ProbeOutcome::Unreachable { .. })
 }
 
 /// Refines the UDP results. Silence over UDP has several causes; the server's hello over TCP and

@@ -70,7 +70,7 @@ pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
 }
 
 /// Returns the source address that routing chooses for `target`; sends nothing.
-fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
+pub(super) fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
     let unspecified: SocketAddr = match target {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         IpAddr::V6(_) => ([0_u16; 8], 0).into(),

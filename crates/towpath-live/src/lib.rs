@@ -24,6 +24,7 @@ mod dial;
 mod echo;
 mod evidence;
 mod fetch;
+mod first_path;
 mod flow_runner;
 mod host_info;
 mod identity;
@@ -52,6 +53,7 @@ use crate::protocol::AdmissionError;
 
 pub use check::{ProbeKind, ProbeOutcome, ProbeResult, check};
 pub use client::{MeasureRequest, measure};
+pub use first_path::UnusableFirstPath;
 pub use host_info::{
     LocalInterface, addresses_towards_others, interfaces_towards, path_name,
     system_congestion_control,
@@ -76,6 +78,16 @@ pub enum LiveError {
         transport: towpath_scenario::Transport,
         /// Error text of the operating system.
         reason: String,
+    },
+    /// The server answers on another path than the one on which new connections start.
+    #[error("cannot connect over {transport}: {}", .path.describe(.target))]
+    FirstPath {
+        /// Name or address of the server.
+        target: String,
+        /// Transport of the connection attempt.
+        transport: towpath_scenario::Transport,
+        /// Interfaces of both paths.
+        path: UnusableFirstPath,
     },
     /// The server's certificate is not the expected one.
     #[error("{target} is not the expected server: {reason}")]
@@ -126,6 +138,7 @@ impl LiveError {
             Self::Connect { target, .. } => Some(format!(
                 "is `towpath server` running there? Its default port is 5210, and firewalls must allow {target}"
             )),
+            Self::FirstPath { path, .. } => Some(path.hint()),
             Self::Untrusted { .. } => Some(
                 "a different server answers, or the server has a new certificate: it prints the fingerprint for --server-cert when it starts"
                     .to_owned(),

@@ -1,13 +1,13 @@
 //! `towpath check`: tests which transports and address families reach a server.
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use towpath_live as live;
-use towpath_live::{ProbeKind, ProbeOutcome, ProbeResult};
+use towpath_live::{ProbeKind, ProbeOutcome, ProbeResult, UnusableFirstPath};
 use towpath_result::Warning;
 
 use crate::error::CliError;
@@ -117,6 +117,9 @@ pub(crate) fn describe(finding: &ProbeOutcome) -> String {
         ProbeOutcome::Plain { why } => format!("plain TCP: {why}"),
         ProbeOutcome::Refused => "refused: no program listens there".to_owned(),
         ProbeOutcome::Silent => "no answer".to_owned(),
+        ProbeOutcome::FirstPathUnusable(path) => {
+            format!("no answer over {}, but over {}", path.first, path.interface)
+        }
         ProbeOutcome::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
         ProbeOutcome::Filtered => "filtered: UDP passes, QUIC packets do not".to_owned(),
         ProbeOutcome::NoQuic => "the server does not offer QUIC on this port".to_owned(),
@@ -151,7 +154,20 @@ fn advice(results: &[ProbeResult]) -> Vec<String> {
         advice_lines
             .push("the server reports that its UDP port was in use when it started".to_owned());
     }
-    if !any_result(&|result| result.finding == ProbeOutcome::Works) {
+    let mut unusable_paths: Vec<(IpAddr, &UnusableFirstPath)> = Vec::new();
+    for result in results {
+        if let ProbeOutcome::FirstPathUnusable(path) = &result.finding
+            && !unusable_paths.contains(&(result.target.ip(), path))
+        {
+            unusable_paths.push((result.target.ip(), path));
+        }
+    }
+    advice_lines.extend(
+        unusable_paths.iter().map(|(target, path)| {
+            format!("{}: {}", path.describe(&target.to_string()), path.hint())
+        }),
+    );
+    if unusable_paths.is_empty() && !any_result(&|result| result.finding == ProbeOutcome::Works) {
         advice_lines.push("is `towpath server` running there?".to_owned());
     }
     advice_lines

@@ -138,6 +138,10 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
     if !report.paths.is_empty() {
         writeln!(out, "{}", wrap("paths: ", &shares(&report.paths)))?;
     }
+    for unused in &report.unused {
+        let text = format!("{} ({}): {}", unused.interface, unused.address, unused.sentence);
+        writeln!(out, "{}", wrap("unused: ", &text))?;
+    }
     for (number, finding) in report.findings.iter().enumerate() {
         writeln!(out)?;
         let label = if count > 1 { format!("{}. ", number + 1) } else { String::new() };
@@ -162,10 +166,8 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
 fn verdict(report: &Diagnosis) -> String {
     let reason = report.reason.as_deref().unwrap_or_default();
     match report.verdict {
-        Health::Healthy => "healthy: Multipath TCP is used, and every path carries data".to_owned(),
-        Health::OnePath => {
-            format!("one path only: Multipath TCP works, over {reason} alone, the only path")
-        }
+        Health::Healthy => format!("healthy: {}", report.traffic_text()),
+        Health::OnePath => format!("1 path: Multipath TCP works, over {reason} alone"),
         Health::Undetermined => {
             format!("undetermined: no problem was found, but {reason}")
         }
@@ -177,7 +179,7 @@ fn verdict(report: &Diagnosis) -> String {
 /// Returns each path's share with its addresses: `c1 52 % (10.0.0.1 -> 10.0.0.2)`.
 fn shares(paths: &[PathShare]) -> String {
     let share = |path: &PathShare| {
-        let name = path.interface.clone().unwrap_or_else(|| path.local.to_string());
+        let name = path.label();
         let backup = if path.backup { ", backup" } else { "" };
         format!("{name} {} % ({} -> {}{backup})", path.percent, path.local, path.remote)
     };

@@ -6,6 +6,7 @@ use towpath_host::setup::quoted;
 use towpath_host::snapshot::HostSnapshot;
 use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot};
 
+use super::addresses::share_address;
 use super::view::{ObservationView, in_network};
 use super::{path, routes, unannounced_links};
 use crate::finding::{Cause, Confidence, Finding};
@@ -455,6 +456,8 @@ fn find_shared_network(view: &ObservationView<'_>) -> Option<Finding> {
             let length = entry.prefix_length.min(other.prefix_length);
             other.link != entry.link
                 && length < 32
+                // A common address is a problem of its own.
+                && !share_address(view.here, entry.link, other.link)
                 && in_network(entry.address, length, other.address)
                 && (replies_for_others(entry.link) || replies_for_others(other.link))
                 && (has_endpoint(entry.address) || has_endpoint(other.address))

@@ -7,7 +7,9 @@ use super::path::{MissingSubflow, path_label};
 use super::routes::{find_reverse_path_filter, routing};
 use super::view::{ObservationView, private_block};
 use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ConnectOutcome, ProbeOption, RecordedEvent, TargetReply, TestConnection};
+use crate::observation::{
+    ConnectOutcome, PlainTcpCheck, ProbeOption, RecordedEvent, TargetReply, TestConnection,
+};
 use crate::text;
 
 /// Finds the cause of a SYN without a reply.
@@ -245,6 +247,9 @@ fn explain_reset(
     }
     let check =
         view.plain_tcp_check(missing.local, remote).or_else(|| view.plain_tcp_check(None, remote));
+    let connects = |check: &PlainTcpCheck| {
+        check.remote == trial.target && check.outcome == ConnectOutcome::Connected
+    };
     match check.map(|check| check.outcome) {
         Some(ConnectOutcome::Refused) if remote != trial.target.ip() => Finding::new(
             Cause::AnnouncedAddressUnreachable,
@@ -253,6 +258,22 @@ fn explain_reset(
         .at_location(&path)
         .with_evidence(format!("plain TCP to {}: refused", missing.remote))
         .hint("make the program listen on all addresses, or announce the address with a port"),
+        Some(ConnectOutcome::Refused) => Finding::new(
+            Cause::PathRefused,
+            format!("over {path}, plain TCP to {} is refused as well", missing.remote),
+        )
+        .at_location(&path)
+        .with_evidence("plain TCP over the same path: refused")
+        .with_optional_evidence(
+            trial
+                .controls
+                .iter()
+                .find(|check| connects(check))
+                .map(|check| format!("plain TCP from {}: connected", check.local)),
+        )
+        .hint(
+            "this is not due to Multipath TCP: on that path a firewall rejects this port, or another host has the address of the server",
+        ),
         outcome => {
             let sentence = format!("something on {path} resets further subflows");
             let finding = Finding::new(Cause::JoinReset, sentence).at_location(&path).hint(

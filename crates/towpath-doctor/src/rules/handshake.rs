@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::first_path::find_unusable_first_path;
 use super::view::ObservationView;
 use crate::finding::{Cause, Confidence, Finding};
 use crate::observation::{
@@ -44,6 +45,9 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
         check.remote == target && check.outcome == ConnectOutcome::Connected
     };
     let later_connects = trial.controls.iter().any(connects);
+    if let Some(finding) = find_unusable_first_path(view, trial) {
+        return with_outcomes(finding);
+    }
     match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), route_errno) {
         (true, ConnectOutcome::Silent, _) => report_dropped_syn(trial),
         (true, ConnectOutcome::Failed(_), _) => {

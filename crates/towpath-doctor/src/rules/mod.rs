@@ -4,8 +4,10 @@
 //! because the layers above are not observable. For each unused path, exactly one cause is
 //! reported. A doubtful configuration is reported only if no test showed that it does no harm.
 
+mod addresses;
 mod configuration;
 mod failed;
+mod first_path;
 mod handshake;
 mod kernel;
 mod path;
@@ -41,6 +43,7 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
         verdict,
         reason,
         paths,
+        unused: addresses::unused_interfaces(&view),
         findings: reported,
         checked: completed_checks(observation),
         not_checked: skipped_checks(observation),
@@ -61,6 +64,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
             findings.extend(configuration::findings(&view, explained));
             findings.extend(quality::findings(&view));
         }
+        findings.extend(addresses::find_duplicate_addresses(&view));
         findings.extend(programs::findings(&view));
         findings.extend(sender_stats::findings(&view));
     }

@@ -2,9 +2,9 @@
 
 use towpath_host::setup::quoted;
 
-use super::view::{ObservationView, is_working};
+use super::view::{ObservationView, is_closing, is_working};
 use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ObservedSubflow, ProgramSocket, SocketProtocol, SocketRole};
+use crate::observation::{ObservedSubflow, ProgramSocket, SocketProtocol, SocketRole, TcpStats};
 use crate::text;
 
 /// Programs listed by name; the others are only counted.
@@ -119,6 +119,11 @@ fn find_fallbacks(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Opt
     )
 }
 
+/// Returns true if acknowledgements are missing for long.
+fn is_silent(tcp: TcpStats) -> bool {
+    tcp.unacked > 0 && tcp.backoff > 1 && tcp.silent_ms >= SILENT_AFTER_MS
+}
+
 /// Reports a subflow of a program that waits for acknowledgements without success.
 fn find_silent_subflow(
     view: &ObservationView<'_>,
@@ -126,17 +131,13 @@ fn find_silent_subflow(
     subflow: &ObservedSubflow,
 ) -> Option<Finding> {
     let tcp = subflow.tcp;
-    if !is_working(subflow)
-        || tcp.unacked == 0
-        || tcp.backoff < 2
-        || tcp.silent_ms < SILENT_AFTER_MS
-    {
+    if !is_working(subflow) || is_closing(subflow) || !is_silent(tcp) {
         return None;
     }
     let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
     let link = view.here.link_of(local);
     let interface = link.map_or_else(|| local.to_string(), |link| link.name.clone());
-    let is_down = link.is_none_or(|link| !link.up || !link.running);
+    let is_down = link.is_some_and(|link| !link.up || !link.running);
     // A new connection works over the same path, so the path is not dead: a device on it has lost
     // the old connection's state.
     let is_same_path =
@@ -147,6 +148,12 @@ fn find_silent_subflow(
     });
     let label = program_label(program);
     let (cause, sentence) = match (is_down, new_subflow) {
+        _ if link.is_none() => (
+            Cause::EndpointAddressMissing,
+            format!(
+                "a connection of {label} has a dead subflow: this host no longer has its address {local}"
+            ),
+        ),
         (true, _) => (
             Cause::LinkDown,
             format!("a connection of {label} has a dead subflow: the link of {interface} is down"),

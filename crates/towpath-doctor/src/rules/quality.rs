@@ -7,8 +7,9 @@ use towpath_host::setup::quoted;
 use towpath_host::snapshot::HostSnapshot;
 use towpath_host::snapshot::{LinkSnapshot, SubflowSnapshot};
 
+use super::addresses::share_address;
 use super::configuration::arp_finding;
-use super::view::{ObservationView, in_network, is_working};
+use super::view::{ObservationView, in_network, is_closing, is_working};
 use crate::finding::{Cause, Confidence, Finding};
 use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
 use crate::text;
@@ -134,6 +135,9 @@ fn find_shared_link(
                 text::bytes(load.counted)
             )
         };
+        if share_address(before, idle_load.link.index, excess_load.link.index) {
+            continue; // a problem of its own
+        }
         let (name, excess_name) = (&idle_load.link.name, &excess_load.link.name);
         if share_network(before, idle_load.link, excess_load.link) {
             let arp_ignore_text =
@@ -202,7 +206,7 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
     let small_retry = check.and_then(|check| check.small_retry);
     let only_small = (small, large) == (Some(true), Some(false)) && small_retry != Some(false);
     // If only large packets are lost, the opposite direction still works.
-    if !awaits_ack || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
+    if !awaits_ack || is_closing(subflow) || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
         return None;
     }
     // Losses are a finding of their own. If new packets pass, the path is not dead.

@@ -1,5 +1,7 @@
 //! Diagnoses of observations: recorded, constructed and random ones.
 
+mod several_paths;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -823,7 +825,7 @@ proptest! {
         let has_cause = |cause| report.findings.iter().any(|finding| finding.cause == cause);
         // A connection has one of these causes at most.
         let exclusive_causes = [
-            Cause::RemoteRefused, Cause::RemoteSilent, Cause::SynOptionDropped,
+            Cause::RemoteRefused, Cause::RemoteSilent, Cause::FirstPathUnusable, Cause::SynOptionDropped,
             Cause::SynOptionStripped, Cause::SynackOptionStripped, Cause::ListenerPlainTcp,
         ];
         prop_assert!(exclusive_causes.into_iter().filter(|cause| has_cause(*cause)).count() <= 1, "{:?}", keys);

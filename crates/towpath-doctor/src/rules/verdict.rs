@@ -1,12 +1,11 @@
 //! Overall health: paths that were seen to work, and those never observed.
 
+use std::collections::BTreeSet;
+
 use super::view::ObservationView;
-use crate::finding::{Cause, Finding, Health, PathShare};
+use crate::finding::{Cause, Diagnosis, Finding, Health, PathShare};
 use crate::observation::ObservedSubflow;
 use crate::text;
-
-/// Minimum of bytes for a conclusion about a path: about seven packets.
-const MIN_DATA_BYTES: u64 = 10_000;
 
 /// Returns the established subflows with their shares of the data.
 pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
@@ -44,14 +43,17 @@ pub(super) fn verdict(
         return undetermined("no connection was tried".to_owned());
     };
     let server = trial.server.name();
-    let carries = |path: &&PathShare| path.bytes >= MIN_DATA_BYTES;
+    let carries = |path: &&PathShare| path.bytes >= Diagnosis::MIN_DATA_BYTES;
     let idle: Vec<_> =
-        paths.iter().filter(|path| !path.backup && !carries(path)).map(path_label).collect();
+        paths.iter().filter(|path| !path.backup && !carries(path)).map(PathShare::label).collect();
     let missing: Vec<_> = expected_addresses(view, trial.target.is_ipv4())
         .filter(|address| !paths.iter().any(|path| path.local == *address))
         .map(|address| address_label(view, address))
         .collect();
-    let carrying_count = paths.iter().filter(carries).count();
+    // Several subflows from one address share its interface, so they are one path.
+    let carrying_locals: BTreeSet<_> =
+        paths.iter().filter(carries).map(|path| path.local).collect();
+    let carrying_count = carrying_locals.len();
     if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
         return undetermined(format!(
             "{server}: it closed the connection before paths could be observed"
@@ -77,7 +79,7 @@ pub(super) fn verdict(
         ));
     }
     if carrying_count < 2 {
-        let path = paths.first().map(path_label);
+        let path = paths.first().map(PathShare::label);
         return (Health::OnePath, path);
     }
     (Health::Healthy, None)
@@ -111,10 +113,6 @@ fn expected_addresses<'a>(
     expected.map(|endpoint| endpoint.address)
 }
 
-fn path_label(path: &PathShare) -> String {
-    path.interface.clone().unwrap_or_else(|| path.local.to_string())
-}
-
 fn address_label(view: &ObservationView<'_>, address: std::net::IpAddr) -> String {
     let link = view.here.link_of(address);
     link.map_or_else(|| address.to_string(), |link| format!("{} ({address})", link.name))
@@ -131,6 +129,7 @@ fn is_broken(view: &ObservationView<'_>, findings: &[Finding]) -> bool {
                 | Cause::NoRoute
                 | Cause::RemoteRefused
                 | Cause::RemoteSilent
+                | Cause::FirstPathUnusable
                 | Cause::BlackholeFallbackActive
         )
     };

@@ -118,6 +118,14 @@ pub(super) fn is_working(subflow: &ObservedSubflow) -> bool {
     subflow.established && !subflow.gone
 }
 
+/// Returns true if this host closes the subflow, as after the removal of its address. It carries no
+/// more data, so a missing reply is not a fault of its path.
+pub(super) fn is_closing(subflow: &ObservedSubflow) -> bool {
+    const CLOSING_STATES: [&str; 5] =
+        ["fin-wait-1", "fin-wait-2", "closing", "last-ack", "time-wait"];
+    CLOSING_STATES.contains(&subflow.state.as_str())
+}
+
 /// Returns true if an address is in the network of an interface of that host.
 pub(crate) fn on_link(snapshot: &HostSnapshot, link: u32, address: IpAddr) -> bool {
     let mut link_addresses = snapshot.addresses.iter().filter(|entry| entry.link == link);

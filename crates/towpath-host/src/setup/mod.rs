@@ -79,6 +79,12 @@ impl SetupError {
             Self::Plan(PlanError::NoMptcp) => {
                 Some("required: Linux 5.6 or later with CONFIG_MPTCP".to_owned())
             }
+            Self::Plan(PlanError::DuplicateAddress { links, .. }) => {
+                let first = links.first().map_or("IF", String::as_str);
+                Some(format!(
+                    "change the network of one modem or router, or move its interface into a network namespace with NAT; `--dev` sets up other interfaces, such as {first} alone"
+                ))
+            }
             Self::State(error) => error.hint(),
             Self::Netlink(_) | Self::Plan(_) => None,
         }

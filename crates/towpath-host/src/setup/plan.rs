@@ -81,6 +81,14 @@ pub enum PlanError {
     /// A requested interface cannot be used.
     #[error("interface `{0}` {1}")]
     Unusable(String, &'static str),
+    /// Several of the interfaces to use have the same address.
+    #[error("{} have the same address {address}, expected one for each interface; nothing was changed", .links.join(" and "))]
+    DuplicateAddress {
+        /// Address of all these interfaces.
+        address: IpAddr,
+        /// Names of the interfaces.
+        links: Vec<String>,
+    },
 }
 
 /// One address that can be an endpoint.
@@ -166,6 +174,9 @@ fn endpoint_candidates<'a>(
             return Err(PlanError::Unusable(link.name.clone(), "has no usable address"));
         }
         candidates.extend(link_candidates);
+    }
+    if let Some(error) = shared::find_duplicate_address(&candidates) {
+        return Err(error);
     }
     // The first addresses of every interface and family come before any second ones.
     let rank = |index: usize| {

@@ -21,9 +21,11 @@ use crate::authenticator::Authenticator;
 use crate::control_channel::ControlChannel;
 use crate::dial::Dialer;
 use crate::fetch::Reconnector;
+use crate::first_path;
 use crate::flow_runner::{FlowStream, expected_streams};
 use crate::protocol::message::sanitize;
 use crate::protocol::{AdmissionError, ClientMessage, ClockEstimator, ClockOffset, ServerMessage};
+use crate::socket::LocalBind;
 
 /// Timeout of each connection attempt and of each reply before the traffic.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,11 +131,27 @@ fn connect_first(
     reconnector: &Reconnector,
 ) -> Result<(ControlChannel, SocketAddr), LiveError> {
     let mut last_error = None;
+    let mut is_path_failure = false;
     for target in &request.targets {
         match reconnector.connect(request.plan.transport, &request.source, *target, STEP_TIMEOUT) {
             Ok(channel) => return Ok((channel, *target)),
-            Err(error) => last_error = Some(connect_error(request, *target, &error)),
+            Err(error) => {
+                is_path_failure |= first_path::is_path_failure(&error) || is_quic_timeout(&error);
+                last_error = Some(connect_error(request, *target, &error));
+            }
         }
+    }
+    // With a chosen source, the first route does not matter.
+    let is_unbound = request.source == LocalBind::default();
+    if is_path_failure
+        && is_unbound
+        && let Some((target, path)) = request
+            .targets
+            .iter()
+            .find_map(|target| Some((target, first_path::find_unusable_first_path(*target)?)))
+    {
+        let (target, transport) = (target_text(request, *target), request.plan.transport);
+        return Err(LiveError::FirstPath { target, transport, path });
     }
     Err(last_error.unwrap_or_else(|| LiveError::Connect {
         target: request.name.clone(),
@@ -144,9 +162,7 @@ fn connect_first(
 
 fn connect_error(request: &MeasureRequest, target: SocketAddr, error: &io::Error) -> LiveError {
     let transport = request.plan.transport;
-    let name_is_address = target.ip().to_string() == request.name;
-    let target =
-        if name_is_address { target.to_string() } else { format!("{} ({target})", request.name) };
+    let target = target_text(request, target);
     let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
     let is_untrusted = matches!(tls_error, Some(TlsError::Untrusted(_)));
     if is_untrusted || matches!(quic_error(error), Some(QuicError::Untrusted(_))) {
@@ -159,6 +175,17 @@ fn connect_error(request: &MeasureRequest, target: SocketAddr, error: &io::Error
     };
     let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
     LiveError::Connect { target, transport, reason }
+}
+
+/// Returns the server's name and address for messages.
+fn target_text(request: &MeasureRequest, target: SocketAddr) -> String {
+    let name_is_address = target.ip().to_string() == request.name;
+    if name_is_address { target.to_string() } else { format!("{} ({target})", request.name) }
+}
+
+/// Returns true if QUIC got no answer.
+fn is_quic_timeout(error: &io::Error) -> bool {
+    matches!(quic_error(error), Some(QuicError::TimedOut))
 }
 
 /// Returns the QUIC error inside an I/O error, if any.

@@ -16,6 +16,7 @@ mod command_line;
 mod compare;
 mod docs;
 mod doctor;
+mod doctor_paths;
 mod exec;
 mod failures;
 mod first_hour;

@@ -46,6 +46,13 @@ pub(in crate::failures) const DROP_TCP: RouterRule = RouterRule {
     treatment: PacketAction::Drop,
 };
 
+/// Resets all connections to the server.
+pub(super) const RESET_TCP: RouterRule = RouterRule {
+    side: UP,
+    packets: PacketMatch::of(ConnectionPhase::Syn),
+    treatment: PacketAction::Reset,
+};
+
 pub(super) const CASES: &[FailureCase] = &[
     FailureCase {
         name: "syn-dropped",
@@ -216,19 +223,52 @@ pub(super) const CASES: &[FailureCase] = &[
         name: "remote-silent",
         title: "the server does not reply",
         symptom: "Connecting hangs, with and without Multipath TCP.",
-        explanation: "A firewall drops every TCP packet to the server. The cause is unrelated to \
-              Multipath TCP.",
+        explanation: "On both paths, a firewall drops every TCP packet to the server. The cause is \
+              unrelated to Multipath TCP.",
         cause: Some("remote-silent"),
         needs_server_report: false,
-        changes: &[NetworkMutation::Box(1, &[DROP_TCP])],
+        changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Box(2, &[DROP_TCP])],
     },
     FailureCase {
         name: "remote-silent-v6",
         title: "the server does not reply over IPv6",
         symptom: "Connecting hangs.",
-        explanation: "A firewall drops every TCP packet to the server's IPv6 address.",
+        explanation: "On both paths, a firewall drops every TCP packet to the server's IPv6 \
+              address.",
         cause: Some("remote-silent"),
         needs_server_report: false,
+        changes: &[
+            NetworkMutation::Box(1, &[DROP_TCP]),
+            NetworkMutation::Box(2, &[DROP_TCP]),
+            NetworkMutation::Connect(SERVER_V6),
+        ],
+    },
+    FailureCase {
+        name: "first-path-silent",
+        title: "the server replies on the second path only",
+        symptom: "Connecting hangs, with and without Multipath TCP, as if the server were down.",
+        explanation: "A firewall on the first path drops every TCP packet to the server. New \
+              connections start on that path, so they never reach the second one.",
+        cause: Some("first-path-unusable"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(1, &[DROP_TCP])],
+    },
+    FailureCase {
+        name: "first-path-silent-v6",
+        title: "the server replies on the second path only, over IPv6",
+        symptom: "Connecting hangs.",
+        explanation: "The same failure as `first-path-silent`, over IPv6.",
+        cause: Some("first-path-unusable"),
+        needs_server_report: false,
         changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Connect(SERVER_V6)],
+    },
+    FailureCase {
+        name: "first-path-resets",
+        title: "a firewall on the first path resets all connections",
+        symptom: "Connecting fails with `Connection refused`, with and without Multipath TCP.",
+        explanation: "A middlebox answers every SYN with a reset from the server's address.",
+        cause: Some("first-path-unusable"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(1, &[RESET_TCP])],
     },
 ];

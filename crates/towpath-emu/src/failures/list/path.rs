@@ -2,7 +2,7 @@
 
 use towpath_scenario::LinkSide;
 
-use super::connection::{SERVER_V6, strip};
+use super::connection::{RESET_TCP, SERVER_V6, strip};
 use super::{NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
 use crate::failures::case::{
     AppSocket, FailureCase, FailureEvent, HostSide, NetworkMutation, PathQuality,
@@ -121,6 +121,15 @@ pub(super) const CASES: &[FailureCase] = &[
         cause: Some("join-reset"),
         needs_server_report: false,
         changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
+    },
+    FailureCase {
+        name: "path-refused",
+        title: "a firewall on the second path resets all connections",
+        symptom: "Further subflows are refused immediately, and so is plain TCP over that path.",
+        explanation: "A middlebox answers every SYN with a reset from the server's address.",
+        cause: Some("path-refused"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Box(2, &[RESET_TCP])],
     },
     FailureCase {
         name: "join-prohibited",

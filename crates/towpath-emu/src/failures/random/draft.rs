@@ -25,6 +25,8 @@ const INTERFACE_NAMES: [&[&str]; 3] = [
 const EQUIVALENT_CAUSES: &[(&str, &str, bool)] = &[
     ("no-gateway-on-interface", "no-source-route", true),
     ("all-endpoints-one-interface", "no-endpoints", true),
+    // Another fault may make the further paths unusable as well.
+    ("first-path-unusable", "remote-silent", true),
     ("add-addr-limit", "no-endpoints", false),
     ("announced-address-unreachable", "no-endpoints", false),
     ("announced-address-private", "no-endpoints", false),

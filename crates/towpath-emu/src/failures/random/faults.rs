@@ -333,7 +333,7 @@ fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
         }
         6 => (strip_after_handshake, "option-stripped-after-handshake", Evidence::Join),
         7 => (REWRITE, "payload-rewritten", Evidence::Data),
-        _ => (DROP_TCP, "remote-silent", Evidence::Handshake),
+        _ => (DROP_TCP, "first-path-unusable", Evidence::Handshake),
     };
     if let Some(path_rules) = draft.rules.first_mut() {
         path_rules.push(rule);

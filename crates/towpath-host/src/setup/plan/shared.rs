@@ -1,6 +1,21 @@
-//! Fixes for interfaces that share a network (ARP flux).
+//! Interfaces that share a network, which is fixed (ARP flux), or an address, which is refused.
 
-use super::{ConfigChange, EndpointCandidate, Planner, sharing_interface};
+use std::net::IpAddr;
+
+use super::{ConfigChange, EndpointCandidate, PlanError, Planner, sharing_interface};
+
+/// Finds interfaces with the same address, as identical modems give it. The kernel accepts one
+/// endpoint and one rule for an address, so a plan for all of them fails halfway.
+pub(super) fn find_duplicate_address(candidates: &[EndpointCandidate<'_>]) -> Option<PlanError> {
+    let links_of = |address: IpAddr| -> Vec<String> {
+        let owners = candidates.iter().filter(|candidate| candidate.ip() == address);
+        owners.map(|candidate| candidate.link.name.clone()).collect()
+    };
+    candidates.iter().find_map(|candidate| {
+        let (address, links) = (candidate.ip(), links_of(candidate.ip()));
+        (links.len() > 1).then_some(PlanError::DuplicateAddress { address, links })
+    })
+}
 
 impl Planner<'_> {
     /// Fixes interfaces in one network, which reply to ARP for each other, so that one link carries

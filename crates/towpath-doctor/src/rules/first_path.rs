@@ -1,0 +1,100 @@
+//! New connections that start on a path that does not work, while the server answers on another.
+
+use towpath_host::setup::quoted;
+
+use super::handshake::last_hop;
+use super::view::ObservationView;
+use crate::finding::{Cause, Finding};
+use crate::observation::{ConnectOutcome, PlainTcpCheck, TestConnection};
+use crate::text;
+
+/// Reports a server that no new connection reaches, although plain TCP from another local address
+/// does.
+pub(super) fn find_unusable_first_path(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+) -> Option<Finding> {
+    if trial.connected(false) || trial.connected(true) {
+        return None;
+    }
+    let target = trial.target;
+    let first_lookup = view.route_lookup(target.ip(), None, None);
+    let first_link = first_lookup.and_then(|lookup| lookup.link);
+    let check = find_answering_check(view, trial, first_link)?;
+    let (local, link) = (check.local, view.here.link_of(check.local)?);
+    let failure_text = match trial.attempts(false).map(|attempt| attempt.outcome).next() {
+        Some(ConnectOutcome::Silent | ConnectOutcome::Connected) | None => "time out".to_owned(),
+        Some(ConnectOutcome::Refused) => "are refused".to_owned(),
+        Some(ConnectOutcome::Failed(errno)) => format!("fail: {}", text::error(errno)),
+    };
+    let first_name = first_link.map(|index| view.interface_name(index));
+    let start_text = first_name.as_ref().map_or_else(
+        || "new connections find no route".to_owned(),
+        |first_name| {
+            format!("new connections start on the first route ({first_name}) and {failure_text}")
+        },
+    );
+    let sentence = format!("{target} answers from {local} on {}, but {start_text}", link.name);
+    let finding = Finding::new(Cause::FirstPathUnusable, sentence)
+        .at_location(target)
+        .with_optional_evidence(
+            first_name.as_ref().map(|name| format!("ip route get {}: dev {name}", target.ip())),
+        )
+        .with_evidence(format!("plain TCP from {local} ({}): connected", link.name))
+        .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")));
+    Some(suggest_other_path(view, finding, check, first_name.as_deref()))
+}
+
+/// Returns the test of plain TCP that connects over another path than the one of new connections.
+fn find_answering_check<'a>(
+    view: &ObservationView<'_>,
+    trial: &'a TestConnection,
+    first_link: Option<u32>,
+) -> Option<&'a PlainTcpCheck> {
+    let checks = || trial.controls.iter().filter(|check| check.remote == trial.target);
+    let connects = |check: &&PlainTcpCheck| check.outcome == ConnectOutcome::Connected;
+    let starts_first = |check: &&PlainTcpCheck| {
+        let link = view.here.link_of(check.local).map(|link| link.index);
+        first_link.is_some() && check.bound_to.or(link) == first_link
+    };
+    // The server has started meanwhile, or the first packets were lost by chance.
+    if checks().filter(starts_first).any(|check| connects(&check)) {
+        return None;
+    }
+    checks().filter(connects).find(|check| view.here.link_of(check.local).is_some())
+}
+
+/// Adds the commands and choices that let new connections start on the path of `check`.
+fn suggest_other_path(
+    view: &ObservationView<'_>,
+    finding: Finding,
+    check: &PlainTcpCheck,
+    first_name: Option<&str>,
+) -> Finding {
+    let (local, to) = (check.local, check.remote.ip());
+    let Some(link) = view.here.link_of(local) else { return finding };
+    let own_route = |bound_to| {
+        let lookup = view.route_lookup(to, Some(local), bound_to);
+        lookup.filter(|lookup| lookup.link == Some(link.index) && lookup.errno.is_none())
+    };
+    let gateway = own_route(Some(link.index)).and_then(|lookup| lookup.gateway);
+    let via = gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
+    let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
+    let name = &link.name;
+    let finding = finding.fix(format!("{ip} route add {to}{via} dev {} src {local}", quoted(name)));
+    let metric = first_name.map_or_else(
+        || format!("add a default route over {name}"),
+        |first_name| {
+            format!("give the default route over {name} a lower metric than that of {first_name}")
+        },
+    );
+    let binding = if own_route(None).is_some() {
+        format!("bind the program to {local}")
+    } else {
+        format!("bind the program to the interface {name} (`SO_BINDTODEVICE`)")
+    };
+    finding.hint(format!(
+        "the command is for this server alone. For all servers, {metric}; or {binding}, as \
+         `towpath measure -B %{name}` does"
+    ))
+}

@@ -1,0 +1,368 @@
+//! Observations of hosts with several paths of which one is unused, silent, doubled or closing.
+
+use super::*;
+
+/// Addresses of one family: those of the interfaces `a`, `b`, `c` and `d`, and the server's.
+fn network(v4: bool, path_count: usize) -> (Vec<IpAddr>, SocketAddr) {
+    let address = |path: usize, host: &str| {
+        ip(&if v4 { format!("10.0.{path}.{host}") } else { format!("2001:db8:{path}::{host}") })
+    };
+    let locals = (1..=path_count).map(|path| address(path, "1")).collect();
+    (locals, SocketAddr::new(address(9, "1"), 5210))
+}
+
+/// Returns a host with one interface, gateway and endpoint for each path, and a connection that got
+/// `first_outcome` over the path `first_route`. Plain TCP over each single path gets its outcome.
+fn host_with_checks(
+    v4: bool,
+    first_route: usize,
+    first_outcome: ConnectOutcome,
+    outcomes: &[ConnectOutcome],
+) -> Observation {
+    let (locals, target) = network(v4, outcomes.len());
+    let names = ["a", "b", "c", "d"];
+    let index = |path: usize| path as u32 + 2;
+    let gateway = |path: usize| {
+        Some(ip(&if v4 { format!("10.0.{path}.254") } else { format!("2001:db8:{path}::fe") }))
+    };
+    let lookup = |from, bound_to, path: usize| RouteLookup {
+        to: target.ip(),
+        from,
+        bound_to,
+        link: Some(index(path)),
+        gateway: gateway(path + 1),
+        errno: None,
+    };
+    let mut observation = Observation {
+        route_lookups: vec![lookup(None, None, first_route)],
+        ..Observation::default()
+    };
+    let attempt = |multipath| ConnectAttempt {
+        multipath,
+        outcome: first_outcome,
+        took_ms: 1_450,
+        refused: None,
+    };
+    let mut trial = TestConnection {
+        attempts: vec![attempt(false), attempt(true)],
+        ..TestConnection::new(target)
+    };
+    for (path, (local, outcome)) in locals.iter().zip(outcomes).enumerate() {
+        let prefix_length = if v4 { 24 } else { 64 };
+        let assigned = AddressSnapshot { link: index(path), address: *local, prefix_length };
+        observation.here.links.push(link(index(path), names[path]));
+        observation.here.addresses.push(assigned);
+        observation.route_lookups.push(lookup(Some(*local), None, path));
+        observation.route_lookups.push(lookup(Some(*local), Some(index(path)), path));
+        trial.controls.push(PlainTcpCheck {
+            local: *local,
+            bound_to: Some(index(path)),
+            remote: target,
+            ..plain_check(*outcome)
+        });
+    }
+    observation.after = Some(observation.here.clone());
+    observation.trial = Some(trial);
+    observation
+}
+
+#[test]
+fn a_server_that_answers_on_another_path_is_not_down() {
+    use ConnectOutcome::{Connected, Failed, Refused, Silent};
+    for v4 in [true, false] {
+        for path_count in 2..=4_usize {
+            for first in 0..path_count {
+                for dead in [Silent, Refused, Failed(libc::EHOSTUNREACH)] {
+                    let good = (first + 1) % path_count;
+                    let mut outcomes = vec![Silent; path_count];
+                    (outcomes[first], outcomes[good]) = (dead, Connected);
+                    let report = diagnose(&host_with_checks(v4, first, dead, &outcomes));
+                    let finding = &report.findings[0];
+                    assert_eq!(finding.cause.id(), "first-path-unusable", "{report:?}");
+                    assert_eq!(finding.confidence, Confidence::Certain);
+                    assert_eq!(report.verdict, Health::Broken);
+                    let (locals, target) = network(v4, path_count);
+                    let (first, name) = (["a", "b", "c", "d"][first], ["a", "b", "c", "d"][good]);
+                    let answers = format!("{target} answers from {} on {name}", locals[good]);
+                    assert!(finding.sentence.contains(&answers), "{finding:?}");
+                    let starts = format!("new connections start on the first route ({first})");
+                    assert!(finding.sentence.contains(&starts), "{finding:?}");
+                    let ip_command = if v4 { "ip route add" } else { "ip -6 route add" };
+                    let command = &finding.fix[0];
+                    assert!(command.starts_with(&format!("{ip_command} {} via", target.ip())));
+                    assert!(command.ends_with(&format!("dev {name} src {}", locals[good])));
+                    let evidence = finding.evidence.join("\n");
+                    assert!(
+                        evidence.contains(&format!("from {} ({name}): connected", locals[good]))
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_answers_nowhere_or_by_now_on_the_first_path_keeps_its_cause() {
+    use ConnectOutcome::{Connected, Refused, Silent};
+    for v4 in [true, false] {
+        for path_count in 1..=4 {
+            let all = |outcome| vec![outcome; path_count];
+            let silent = diagnose(&host_with_checks(v4, 0, Silent, &all(Silent)));
+            assert_eq!(first_cause(&silent).0, Cause::RemoteSilent);
+            let refused = diagnose(&host_with_checks(v4, 0, Refused, &all(Refused)));
+            assert_eq!(first_cause(&refused).0, Cause::RemoteRefused);
+            // The server has started in the meantime, or the first packets were lost by chance.
+            let late = diagnose(&host_with_checks(v4, 0, Silent, &all(Connected)));
+            assert_eq!(first_cause(&late).0, Cause::RemoteSilent);
+        }
+    }
+}
+
+#[test]
+fn the_way_to_choose_the_other_path_depends_on_its_source_route() {
+    use ConnectOutcome::{Connected, Silent};
+    let hint = |has_source_route: bool| {
+        let mut observation = host_with_checks(true, 0, Silent, &[Silent, Connected]);
+        if !has_source_route {
+            observation.route_lookups[3].link = Some(2);
+        }
+        diagnose(&observation).findings[0].hint.clone().unwrap()
+    };
+    assert!(hint(true).contains("bind the program to 10.0.2.1"), "{}", hint(true));
+    assert!(hint(false).contains("bind the program to the interface b"), "{}", hint(false));
+    assert!(hint(true).contains("lower metric than that of a"), "{}", hint(true));
+}
+
+/// Returns a connection of one family with a subflow from each of the first `used` interfaces, on a
+/// host whose other interfaces have an address of the other family only.
+fn mixed_families(v4: bool, used: usize, unused: usize) -> Observation {
+    let outcomes = vec![ConnectOutcome::Connected; used];
+    let mut observation = host_with_checks(v4, 0, ConnectOutcome::Connected, &outcomes);
+    let (locals, target) = network(v4, used);
+    let trial = observation.trial.as_mut().unwrap();
+    (trial.multipath, trial.multipath_at_end) = (true, true);
+    for (path, local) in locals.iter().enumerate() {
+        let local = SocketAddr::new(*local, 40_000);
+        trial.subflows.push(ObservedSubflow {
+            local,
+            remote: target,
+            ..subflow("10.0.1.1", path == 0)
+        });
+        if path > 0 {
+            observation.here.endpoints.push(EndpointSnapshot {
+                address: local.ip(),
+                ..endpoint(path as u8, "10.0.1.1", 2)
+            });
+        }
+    }
+    observation.here.limits = Some(MptcpLimits { subflows: 8, add_addr_accepted: 8 });
+    let (others, _) = network(!v4, 4);
+    for path in used..used + unused {
+        let index = path as u32 + 2;
+        observation.here.links.push(link(index, ["a", "b", "c", "d"][path]));
+        let prefix_length = if v4 { 64 } else { 24 };
+        let address = others[path];
+        observation.here.addresses.push(AddressSnapshot { link: index, address, prefix_length });
+    }
+    observation.after = Some(observation.here.clone());
+    observation
+}
+
+#[test]
+fn an_interface_of_the_other_family_is_named_as_unused() {
+    for v4 in [true, false] {
+        for (used, unused) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)] {
+            let report = diagnose(&mixed_families(v4, used, unused));
+            assert!(report.findings.is_empty(), "{report:?}");
+            let expected = if used == 1 { Health::OnePath } else { Health::Healthy };
+            assert_eq!(report.verdict, expected, "{report:?}");
+            assert_eq!(report.unused.len(), unused, "{report:?}");
+            let (paths, subflows) =
+                (if used == 1 { "1 path carries" } else { "paths carry" }, used);
+            let traffic = report.traffic_text();
+            assert!(traffic.contains(paths) && traffic.contains(&format!("({subflows} subflow")));
+            assert!(traffic.contains("a 1.0 MB"), "{traffic}");
+            for entry in &report.unused {
+                let (own, other) = if v4 { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+                assert!(entry.sentence.contains(&format!("only {other} addresses")), "{entry:?}");
+                assert!(entry.sentence.contains(&format!("connection is {own}")), "{entry:?}");
+                let announces = format!("server announces an {other} address");
+                assert!(entry.sentence.contains(&announces), "{entry:?}");
+                assert_eq!(entry.sentence.contains("AF_INET6"), v4, "{entry:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_an_interface_that_could_be_a_path_is_named_as_unused() {
+    type Change = fn(&mut Observation);
+    let changes: [Change; 5] = [
+        |observation| observation.here.links[1].up = false,
+        |observation| observation.here.links[1].running = false,
+        |observation| observation.here.links[1].loopback = true,
+        |observation| observation.here.addresses[1].address = ip("fe80::1"),
+        |observation| observation.trial.as_mut().unwrap().target = "127.0.0.1:1".parse().unwrap(),
+    ];
+    for change in changes {
+        let mut observation = mixed_families(true, 1, 1);
+        change(&mut observation);
+        let report = diagnose(&observation);
+        assert!(report.unused.is_empty(), "{report:?}");
+    }
+    // An announced address of the other family made the interface a path.
+    let mut observation = mixed_families(true, 1, 1);
+    let (others, target) = network(false, 2);
+    let local = SocketAddr::new(others[1], 40_000);
+    let joined = ObservedSubflow { local, remote: target, ..subflow("10.0.1.1", false) };
+    observation.trial.as_mut().unwrap().subflows.push(joined);
+    let report = diagnose(&observation);
+    assert_eq!((report.verdict, report.unused.len()), (Health::Healthy, 0), "{report:?}");
+}
+
+#[test]
+fn several_subflows_from_one_address_are_one_path() {
+    for v4 in [true, false] {
+        for (subflow_count, unused) in [(2, 0), (2, 1), (3, 0), (3, 2)] {
+            let mut observation = mixed_families(v4, 1, unused);
+            let trial = observation.trial.as_mut().unwrap();
+            for number in 1..subflow_count {
+                let mut remote = trial.target;
+                remote.set_port(5_210 + number);
+                trial.subflows.push(ObservedSubflow {
+                    remote,
+                    first: false,
+                    ..trial.subflows[0].clone()
+                });
+            }
+            let report = diagnose(&observation);
+            assert_eq!(report.verdict, Health::OnePath, "{report:?}");
+            assert_eq!(report.reason.as_deref(), Some("a"), "{report:?}");
+        }
+    }
+}
+
+/// Returns the healthy observation with `count` more interfaces that all have `address`.
+fn same_addresses(address: &str, prefix_length: u8, count: u32) -> Observation {
+    let mut observation = healthy();
+    for index in 10..10 + count {
+        observation.here.links.push(link(index, &format!("usb{}", index - 10)));
+        let address = ip(address);
+        observation.here.addresses.push(AddressSnapshot { link: index, address, prefix_length });
+    }
+    observation.after = Some(observation.here.clone());
+    observation
+}
+
+#[test]
+fn interfaces_with_the_same_address_are_named_with_or_without_a_connection() {
+    for (address, prefix_length) in [("192.168.8.100", 24), ("fd00:8::100", 64)] {
+        for count in 2..=4 {
+            for has_trial in [true, false] {
+                let mut observation = same_addresses(address, prefix_length, count);
+                if !has_trial {
+                    observation.trial = None;
+                }
+                let report = diagnose(&observation);
+                let finding = &report.findings[0];
+                assert_eq!(finding.cause.id(), "duplicate-address", "{report:?}");
+                assert_eq!(report.findings.len(), 1, "{report:?}");
+                assert!(finding.sentence.contains(address), "{finding:?}");
+                for index in 0..count {
+                    assert!(finding.sentence.contains(&format!("usb{index}")), "{finding:?}");
+                }
+                let hint = finding.hint.as_deref().unwrap();
+                assert!(hint.contains("NAT") && hint.contains("namespace"), "{hint}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_address_each_or_an_unnumbered_link_is_no_duplicate() {
+    let has_duplicate = |observation: &Observation| {
+        let report = diagnose(observation);
+        report.findings.iter().any(|finding| finding.cause.id() == "duplicate-address")
+    };
+    assert!(!has_duplicate(&same_addresses("192.168.8.100", 24, 1)));
+    // Unnumbered point-to-point links borrow an address, and link-local ones repeat by design.
+    assert!(!has_duplicate(&same_addresses("10.255.0.1", 32, 3)));
+    assert!(!has_duplicate(&same_addresses("fe80::1", 64, 3)));
+    let mut observation = same_addresses("192.168.8.100", 24, 2);
+    observation.here.links.last_mut().unwrap().up = false;
+    assert!(!has_duplicate(&observation));
+}
+
+/// Returns an observation with a program whose second subflow, from `local`, gets no replies.
+fn silent_program_subflow(local: &str, state: &str) -> Observation {
+    let mut observation = healthy();
+    let mut silent = subflow(local, false);
+    silent.tcp = TcpStats { unacked: 1, backoff: 5, silent_ms: 9_000, ..silent.tcp };
+    silent.state = state.to_owned();
+    observation.programs = Some(vec![ProgramSocket {
+        id: Some(7),
+        name: "backup".to_owned(),
+        role: SocketRole::Connected,
+        local: "10.0.1.1:40000".parse().unwrap(),
+        remote: TARGET.parse().unwrap(),
+        speaks: SocketProtocol::Multipath,
+        subflows: vec![subflow("10.0.1.1", true), subflow("10.0.2.1", false), silent],
+        sender: None,
+    }]);
+    observation
+}
+
+#[test]
+fn a_subflow_that_is_being_closed_is_not_a_dead_path() {
+    // The address was removed, or was removed and assigned again.
+    for local in ["10.0.7.7", "10.0.2.1"] {
+        for state in ["fin-wait-1", "fin-wait-2", "closing", "last-ack", "time-wait"] {
+            let report = diagnose(&silent_program_subflow(local, state));
+            assert!(report.findings.is_empty(), "{state}: {report:?}");
+            assert_eq!(report.verdict, Health::Healthy, "{report:?}");
+        }
+        let report = diagnose(&silent_program_subflow(local, "established"));
+        assert_eq!(report.findings.len(), 1, "{report:?}");
+    }
+    // The test connection itself lost an address meanwhile.
+    for state in ["fin-wait-1", "closing"] {
+        let mut observation = healthy();
+        let closing = &mut observation.trial.as_mut().unwrap().subflows[1];
+        closing.state = state.to_owned();
+        (closing.tcp.unacked, closing.tcp.backoff, closing.tcp.silent_ms) = (1, 4, 2_000);
+        let causes: Vec<_> =
+            diagnose(&observation).findings.iter().map(|finding| finding.cause).collect();
+        assert!(!causes.contains(&Cause::PathSilent), "{causes:?}");
+    }
+}
+
+#[test]
+fn an_established_subflow_without_its_address_is_not_a_link_that_is_down() {
+    let report = diagnose(&silent_program_subflow("10.0.7.7", "established"));
+    let finding = &report.findings[0];
+    assert_eq!(finding.cause, Cause::EndpointAddressMissing, "{finding:?}");
+    assert!(finding.sentence.contains("no longer has its address 10.0.7.7"), "{finding:?}");
+}
+
+#[test]
+fn a_path_that_refuses_plain_tcp_as_well_needs_no_rule_for_mptcp() {
+    for (plain_outcome, cause) in
+        [(ConnectOutcome::Refused, "path-refused"), (ConnectOutcome::Connected, "join-reset")]
+    {
+        for events in [true, false] {
+            let report = diagnose_one_path(|_, trial| {
+                trial.events = events.then(|| vec![close_event(Some(libc::ECONNREFUSED))]);
+                trial.counters = counters(&["MPJoinSynTx"]);
+                let first = ip("10.0.1.1");
+                trial
+                    .controls
+                    .push(PlainTcpCheck { local: first, ..plain_check(ConnectOutcome::Connected) });
+                trial.controls.push(plain_check(plain_outcome));
+            });
+            let finding = &report.findings[0];
+            assert_eq!(finding.cause.id(), cause, "{finding:?}");
+            let hint = finding.hint.as_deref().unwrap();
+            assert_eq!(hint.contains("MP_JOIN"), cause == "join-reset", "{hint}");
+        }
+    }
+}
