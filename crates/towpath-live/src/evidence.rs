@@ -12,6 +12,7 @@ use crate::protocol::{HOSTS, HostReport, MergedRun};
 
 /// Derives the multipath use from both hosts' reports.
 pub(super) fn multipath_use(
+    scenario: &Scenario,
     transport: Transport,
     merged: &MergedRun,
     (client, server): (&HostReport, Option<&HostReport>),
@@ -24,6 +25,7 @@ pub(super) fn multipath_use(
             reinjected_bytes: merged.reinjected_bytes,
             multipath: merged.multipath,
             single: merged.single,
+            connections: merged.connections.clone(),
             plain_tcp: 0,
             reason: merged.reason.clone(),
             stack: StackTotals::default(),
@@ -31,6 +33,12 @@ pub(super) fn multipath_use(
         towpath_run::evidence::multipath_use(transport, &totals, &merged.counters)
     };
     multipath_use.paths_used.clone_from(&merged.paths_used);
+    let mut multipath_use = multipath_use.set_flows(scenario, transport, &merged.connections);
+    for flow in &mut multipath_use.flows {
+        if let Some(paths) = merged.flow_paths.get(&flow.flow) {
+            flow.paths_used.clone_from(paths);
+        }
+    }
     multipath_use
 }
 
@@ -50,7 +58,7 @@ fn quic_multipath_use(merged: &MergedRun, reports: [Option<&HostReport>; 2]) -> 
         hosts.push(HostEvidence { host, ends, count });
     }
     let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&hosts);
-    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, evidence, ..MultipathUse::default() }
 }
 
 /// Returns the evidence of a host's connections.

@@ -467,3 +467,41 @@ fn unanswered_requests_count_as_their_time_waited_so_far() {
     assert!(stats.delay.max_ns > 1_800_000_000, "{stats:?}");
     assert!(messages(&completed).iter().filter(|m| m.answered_ns.is_none()).count() == 10);
 }
+
+/// Returns a run of flows over two paths, of which one begins while its first path is down.
+fn flow_without_connection(flows: usize, failed: usize, ipv6: bool) -> Scenario {
+    let flow = |number: usize| {
+        let via = if number == failed { "via = \"cellular\"\nstart = \"2 s\"\n" } else { "" };
+        let family = if ipv6 { "family = \"v6\"\n" } else { "" };
+        format!(
+            "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+             duration = \"3 s\"\n{family}{via}"
+        )
+    };
+    let flows: String = (0..flows).map(flow).collect();
+    network(&format!("{flows}[[timeline]]\nat = \"1.9 s\"\npath = \"cellular\"\nset = \"down\""))
+}
+
+#[test]
+fn a_flow_that_never_connects_leaves_the_proof_of_the_others() {
+    for transport in [Transport::Mptcp, Transport::Mpquic] {
+        for (flows, failed, ipv6) in [(2, 0, false), (2, 1, true), (3, 1, false)] {
+            let scenario = flow_without_connection(flows, failed, ipv6);
+            let completed = simulate(&scenario, transport, 1, false);
+            let summary = completed.summary();
+            let proof = &summary.multipath;
+            assert!(proof.used, "{transport} {flows} {failed}: {proof:?}");
+            assert_eq!(proof.flows.len(), flows, "{proof:?}");
+            for flow in &proof.flows {
+                let is_failed = flow.flow as usize == failed;
+                assert_eq!((flow.used, flow.connections), (!is_failed, u64::from(!is_failed)));
+                assert_eq!(flow.paths_used.len(), if is_failed { 0 } else { 2 }, "{proof:?}");
+            }
+            let texts: Vec<_> = summary.warnings.iter().map(|w| w.text.as_str()).collect();
+            assert!(!texts.iter().any(|text| text.contains("but not used")), "{texts:?}");
+            let expected =
+                format!("flow {failed} did not use {transport}: no connection was opened");
+            assert!(texts.contains(&expected.as_str()), "{texts:?}");
+        }
+    }
+}

@@ -478,6 +478,7 @@ fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
         fallback,
         paths_used,
         evidence: evidence.collect(),
+        flows: Vec::new(),
     }
 }
 
