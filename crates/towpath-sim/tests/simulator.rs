@@ -505,3 +505,32 @@ fn a_flow_that_never_connects_leaves_the_proof_of_the_others() {
         }
     }
 }
+
+/// Returns paths of 5 Mbit/s, more than Linux takes, and one flow.
+fn many_paths(count: usize, host: &str) -> Scenario {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"10 ms\"\n"
+        )
+    };
+    let paths: String = (0..count).map(path).collect();
+    scenario(&format!(
+        "name = \"many\"\n[hosts.phone]\n{host}\n[hosts.server]\n{paths}\
+         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nduration = \"3 s\"\n"
+    ))
+}
+
+#[test]
+fn paths_beyond_linux_limit_of_endpoints_stay_idle() {
+    for count in [7, 8, 9, 12] {
+        let summary = simulate_mptcp(&many_paths(count, "")).summary().clone();
+        let expected: Vec<_> = (0..count.min(8)).map(|number| format!("p{number}")).collect();
+        assert_eq!(summary.multipath.paths_used, expected);
+        let tcp = simulate(&many_paths(count, ""), Transport::Tcp, 1, false);
+        assert!(tcp.summary().ok, "{:?}", tcp.summary());
+    }
+    // Without a host's limits, the protocol still has the limit of additional subflows.
+    let ideal = simulate_mptcp(&many_paths(12, "profile = \"ideal\"")).summary().clone();
+    assert_eq!(ideal.multipath.paths_used.len(), 9);
+}

@@ -87,6 +87,50 @@ fn every_back_end_carries_multipath_tcp() {
     }
 }
 
+/// Returns a scenario with `count` paths and one sized transfer for each family.
+fn many_paths(count: usize, families: &[&str]) -> String {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"5 ms\"\n"
+        )
+    };
+    let flow = |family: &&str| {
+        format!(
+            "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+             size = \"2 MB\"\nfamily = \"{family}\"\n"
+        )
+    };
+    let paths: String = (0..count).map(path).collect();
+    let flows: String = families.iter().map(flow).collect();
+    format!("name = \"many\"\n[hosts.phone]\n[hosts.server]\n{paths}{flows}")
+}
+
+#[test]
+fn more_paths_than_linux_takes_are_named_and_stay_idle() {
+    let Some(_permit) = acquire_emulator() else { return };
+    for (count, families, usable) in [(10, &["v4"][..], 8), (9, &["v6"], 8), (5, &["v4", "v6"], 4)]
+    {
+        let folder = TestDir::new();
+        folder.write("many.toml", many_paths(count, families));
+        let warning =
+            format!("Multipath TCP can use {usable} of the {count} paths of host `phone`");
+        let check = folder.run(&["scenarios", "check", "many.toml"]);
+        assert!(check.code == Some(0) && check.err.contains(&warning), "{check}");
+        let arguments = ["-T", "tcp", "-T", "mptcp", "--world", "emu,sim", "-o", "results"];
+        let output = folder.run(&[&["run", "many.toml"][..], &arguments[..]].concat());
+        assert_eq!(output.code, Some(0), "{output}");
+        let one_line = output.err.replace('\n', " ");
+        assert_eq!(one_line.matches("Multipath TCP can use").count(), 1, "{output}");
+        for world in ["emu", "sim"] {
+            let result = folder.stored(&format!("results/{world}-mptcp-1.jsonl.zst"));
+            let used = result.summary.unwrap().multipath.paths_used;
+            let expected: Vec<_> = (0..usable).map(|number| format!("p{number}")).collect();
+            assert_eq!(used, expected, "{world}");
+        }
+    }
+}
+
 #[test]
 fn repetitions_are_numbered_and_counted() {
     let Some(_permit) = acquire_emulator() else { return };
