@@ -88,12 +88,13 @@ fn netems_limit_is_compared_with_the_product_of_rate_and_delay() {
             (20, 100, 100),
         ] {
             let limit = if queue == 0 { 1_000 } else { queue };
-            let mut keys = format!(
-                "preset = \"{preset}\"\nrate = \"{rate} Mbit/s\"\ndelay = \"{delay_ms} ms\""
+            let queue_key = match queue {
+                0 => String::new(),
+                packets => format!("queue = \"{packets} packets\""),
+            };
+            let keys = format!(
+                "preset = \"{preset}\"\nrate = \"{rate} Mbit/s\"\ndelay = \"{delay_ms} ms\"\n{queue_key}"
             );
-            if queue > 0 {
-                keys.push_str(&format!("\nqueue = \"{queue} packets\""));
-            }
             let bound_mbps = f64::from(limit) * 1_514.0 * 8.0 / (f64::from(delay_ms) * 1e3);
             let found = one_path(&keys, "");
             let is_bound = f64::from(rate) > bound_mbps;
