@@ -509,7 +509,15 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
             bar: None,
         },
         _ if on_several_paths == 0 => plain("negotiated, but one path carried all data".to_owned()),
-        _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
+        _ => {
+            // A flow that never connected leaves the proof of the others.
+            let unused =
+                states.iter().find_map(|multipath| multipath.unused_flows().into_iter().next());
+            let note =
+                unused.map(|group| format!("not {}: {}", group.names(), clean(group.reason)));
+            let (text, note) = ("yes".to_owned(), note.unwrap_or_default());
+            Cell { text, note, tone: Tone::Good, ..Cell::default() }
+        }
     }
 }
 

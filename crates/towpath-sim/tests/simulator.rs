@@ -534,3 +534,42 @@ fn paths_beyond_linux_limit_of_endpoints_stay_idle() {
     let ideal = simulate_mptcp(&many_paths(12, "profile = \"ideal\"")).summary().clone();
     assert_eq!(ideal.multipath.paths_used.len(), 9);
 }
+
+/// Returns two hosts with `count` interfaces each, which open a full mesh of subflows.
+fn full_mesh(count: usize, ipv6: bool, subflows: u8) -> Scenario {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"10 ms\"\n"
+        )
+    };
+    let endpoints = |flags: &str| {
+        let one = |number| format!("{{ path = \"p{number}\", flags = [{flags}] }}");
+        (0..count).map(one).collect::<Vec<_>>().join(", ")
+    };
+    let paths: String = (0..count).map(path).collect();
+    let (client, server) = (endpoints("\"subflow\", \"fullmesh\""), endpoints("\"signal\""));
+    let family = if ipv6 { "v6" } else { "v4" };
+    scenario(&format!(
+        "name = \"mesh\"\n[hosts.phone.mptcp]\nsubflows = {subflows}\nendpoints = [{client}]\n\
+         [hosts.server.mptcp]\nsubflows = {subflows}\nendpoints = [{server}]\n{paths}\
+         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nduration = \"3 s\"\n\
+         family = \"{family}\"\n"
+    ))
+}
+
+#[test]
+fn full_mesh_endpoints_join_every_pair_of_addresses_up_to_the_limit() {
+    for (count, ipv6, limit) in
+        [(2, false, 8), (3, false, 8), (3, true, 8), (4, false, 8), (3, false, 4), (2, true, 2)]
+    {
+        let summary = simulate_mptcp(&full_mesh(count, ipv6, limit)).summary().clone();
+        let address = |text: &str| text.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let pairs: std::collections::BTreeSet<_> = { summary.subflows.iter() }
+            .filter(|subflow| subflow.bytes > 0)
+            .map(|subflow| (address(&subflow.local), address(&subflow.remote)))
+            .collect();
+        let expected = (count * count).min(usize::from(limit) + 1);
+        assert_eq!(pairs.len(), expected, "{count} {ipv6} {limit}: {pairs:#?}");
+    }
+}
