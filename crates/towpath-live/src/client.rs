@@ -428,7 +428,8 @@ fn append_result(
         merged.drop_from(*end);
     }
     let transport = request.plan.transport;
-    let multipath = multipath_use(transport, &merged, (client_report, server_report.ok()));
+    let reports = (client_report, server_report.ok());
+    let multipath = multipath_use(&request.scenario, transport, &merged, reports);
     let (accounts, account) = account(&request.scenario, transport, &merged);
     let MergedRun { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
     let mut summarizer = Summarizer::new(&request.scenario, transport);

@@ -495,8 +495,10 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
     let used_count = states.iter().filter(|multipath| multipath.used).count();
     let on_several_paths = states.iter().filter(|multipath| multipath.paths_used.len() > 1).count();
     let fallback = states.iter().find_map(|multipath| multipath.fallback.as_deref());
+    let partly_used = states.iter().any(|multipath| multipath.is_partly_used());
+    let answer = if partly_used { "partly" } else { "no" };
     let failed_cell =
-        |note: String| Cell { text: "no".to_owned(), note, tone: Tone::Bad, bar: None };
+        |note: String| Cell { text: answer.to_owned(), note, tone: Tone::Bad, bar: None };
     match fallback {
         Some(reason) if used_count == 0 => failed_cell(clean(reason)),
         None if used_count == 0 => failed_cell(String::new()),
@@ -507,7 +509,15 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
             bar: None,
         },
         _ if on_several_paths == 0 => plain("negotiated, but one path carried all data".to_owned()),
-        _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
+        _ => {
+            // A flow that never connected leaves the proof of the others.
+            let unused =
+                states.iter().find_map(|multipath| multipath.unused_flows().into_iter().next());
+            let note =
+                unused.map(|group| format!("not {}: {}", group.names(), clean(group.reason)));
+            let (text, note) = ("yes".to_owned(), note.unwrap_or_default());
+            Cell { text, note, tone: Tone::Good, ..Cell::default() }
+        }
     }
 }
 

@@ -141,7 +141,9 @@ fn label_groups(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
 pub(crate) fn verdict(run: &StoredRun) -> Option<String> {
     let sentence = clean(&run.summary.as_ref()?.verdict);
     let name = run.meta.transport.to_string();
-    let without_name = sentence.strip_prefix(&name).and_then(|rest| rest.strip_prefix(' '));
+    let without_name = sentence.strip_prefix(&name);
+    let without_name =
+        without_name.and_then(|rest| rest.strip_prefix(": ").or(rest.strip_prefix(' ')));
     Some(without_name.map_or(sentence.clone(), str::to_owned))
 }
 

@@ -19,6 +19,7 @@ mod group;
 mod html;
 mod live;
 mod page;
+mod repetitions;
 mod series;
 mod sweep;
 mod terminal;

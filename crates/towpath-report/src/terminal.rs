@@ -14,7 +14,8 @@ use crate::compare::{
     Cell, TableBlock, TableRow, Tone, expectation_rows, headlines, table as compare_table,
 };
 use crate::comparison::timing;
-use crate::group::{RunGroup, groups, verdict};
+use crate::group::{RunGroup, groups};
+use crate::repetitions::{group_account, group_verdict};
 use crate::series::{self, Grid, Mark, Values};
 
 /// Maximum number of lines of a sentence, because a file may contain an endless one.
@@ -206,14 +207,12 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermSt
             count if count == group.runs.len() => ("✓", Tone::Good),
             _ => ("✗", Tone::Bad),
         };
-        let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
-        texts.dedup();
         let count = match group.runs.len() {
             1 => String::new(),
-            runs => format!(" ({ok_count} of {runs} runs as planned), run 1"),
+            runs => format!(" ({ok_count} of {runs} runs as planned)"),
         };
-        let text = match texts.first() {
-            Some(first) => format!("{}{count}: {first}", group.label),
+        let text = match group_verdict(group) {
+            Some(verdict) => format!("{}{count}: {verdict}", group.label),
             None => format!("{}: no summary", group.label),
         };
         for (line_number, line) in
@@ -222,8 +221,7 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermSt
             let sign = if line_number == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
             let _ = writeln!(out, "{sign} {line}");
         }
-        let account = summaries.first().and_then(|summary| summary.account.as_deref());
-        let sentence = account.map_or_else(String::new, |account| clean(&account.sentence));
+        let sentence = group_account(group).unwrap_or_default();
         for line in wrap(&sentence, width - 2)
             .iter()
             .filter(|line| !line.is_empty())

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use towpath_report::{Comparison, html};
 use towpath_result::store::StoredRun;
 use towpath_result::{
-    Counter, DatagramRow, EmulatorTiming, FlowSummary, Interval, Message, MessageStats, MetaFlow,
-    Probe, Record, Stall, Warning,
+    Counter, DatagramRow, EmulatorTiming, FlowMultipathUse, FlowSummary, Interval, Message,
+    MessageStats, MetaFlow, Probe, Record, Stall, Warning,
 };
 use towpath_scenario::{DataDirection, Transport, World};
 
@@ -195,6 +195,15 @@ fn poison(run: &mut StoredRun, text: &str) {
     summary.multipath.evidence = vec![poisoned()];
     summary.multipath.paths_used = vec![poisoned()];
     summary.multipath.fallback = Some(poisoned());
+    summary.multipath.flows = [0, 1]
+        .map(|flow| FlowMultipathUse {
+            flow,
+            connections: 1,
+            used: false,
+            fallback: Some(poisoned()),
+            paths_used: vec![poisoned()],
+        })
+        .into();
     for flow in &mut summary.flows {
         flow.failure = Some(poisoned());
         flow.congestion_control = vec![poisoned()];
@@ -689,6 +698,27 @@ fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
     let title = "<strong>Goodput of small flows</strong>";
     let small = page.split(title).nth(1).unwrap();
     assert!(small.split("</figure>").next().unwrap().contains(">kbit/s<"), "{small}");
+}
+
+#[test]
+fn the_proof_of_several_flows_names_those_without_multipath() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    add_competing_flow(&mut one, 3);
+    let multipath = &mut one.summary.as_mut().unwrap().multipath;
+    let paths_used = multipath.paths_used.clone();
+    let used =
+        FlowMultipathUse { connections: 1, used: true, paths_used, ..FlowMultipathUse::default() };
+    let fallback = Some("the peer has no key".to_owned());
+    let unused = FlowMultipathUse { flow: 1, connections: 1, fallback, ..Default::default() };
+    (multipath.used, multipath.fallback) = (false, unused.fallback.clone());
+    multipath.flows = vec![used, unused];
+    let page = html(&[one, run(&handover(Transport::Tcp, 1))]);
+    let proof = page.split("Was multipath used?</h3>").nth(1).unwrap();
+    assert!(proof.starts_with("<p>Partly: some flows used it, others did not.</p>"), "{proof}");
+    let table = proof.split("</table>").next().unwrap();
+    assert!(table.contains("<td>no</td><td></td><td>the peer has no key</td>"), "{table}");
+    assert!(table.contains("<td>yes</td><td>wifi, cellular</td>"), "{table}");
+    assert!(page.contains("partly"), "the overview says no");
 }
 
 #[test]

@@ -3,7 +3,11 @@
 mod common;
 
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
-use towpath_result::{DelayStats, MessageStats, StackStats, VideoStats};
+use towpath_result::store::StoredRun;
+use towpath_result::{
+    AccountSummary, Basis, DelayStats, MessageStats, Part, Parts, StackStats, Stall, Summary,
+    VideoStats,
+};
 use towpath_scenario::{DataDirection, Transport, World};
 
 use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
@@ -217,4 +221,101 @@ fn live_lines_stay_within_100_columns() {
         assert!(line.chars().count() <= 100, "{line}");
         assert!(!line.contains('\u{1b}'));
     }
+}
+
+/// Returns the lines of the summary about the verdicts and accounts, as one text.
+fn verdict_text(runs: &[StoredRun]) -> String {
+    let text = table(runs, 100, false);
+    let lines = text.lines().take_while(|line| !line.contains(" × "));
+    lines.collect::<Vec<_>>().join(" ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns repetitions of a run whose goodput and account vary.
+fn varied(count: u64, change: impl Fn(u64, &mut Summary)) -> Vec<StoredRun> {
+    let repetition = |number: u64| {
+        let mut run = run(&handover(Transport::Mptcp, number as u32 + 1));
+        let summary = run.summary.as_mut().expect("a summary");
+        summary.verdict = format!("mptcp went on, in its own words {number}");
+        for flow in &mut summary.flows {
+            flow.goodput_bps = 1e6 * (20 + number) as f64;
+            flow.stall =
+                Stall { longest_ns: 100_000_000 * (number + 1), count: 1, ..Stall::default() };
+        }
+        let bytes = [(Part::Delivered, 60 + number), (Part::AfterLoss, 40 - number)].into();
+        let total = Parts { capacity_bytes: 100, bytes, ..Parts::default() };
+        summary.account = Some(Box::new(AccountSummary {
+            sentence: format!("a sentence about run {number}"),
+            total,
+            span_ns: 1_000_000_000,
+            ..account_summary()
+        }));
+        change(number, summary);
+        run
+    };
+    (0..count).map(repetition).collect()
+}
+
+fn account_summary() -> AccountSummary {
+    AccountSummary {
+        sentence: String::new(),
+        basis: Basis::Model,
+        total: Parts::default(),
+        links: Vec::new(),
+        span_ns: 1,
+        sufficient_bytes: None,
+        advice: None,
+        unlimited: Vec::new(),
+        estimate: None,
+    }
+}
+
+#[test]
+fn the_sentences_of_repetitions_describe_all_runs() {
+    for count in [2, 3, 5] {
+        let text = verdict_text(&varied(count, |_, _| {}));
+        let last = count - 1;
+        assert!(!text.contains("in its own words") && !text.contains("a sentence about"), "{text}");
+        assert!(text.contains(&format!("(20.0 Mbit/s to {}.0 Mbit/s)", 20 + last)), "{text}");
+        assert!(text.contains("over wifi and cellular"), "{text}");
+        let stalls = format!("(0.10 s to {:.2} s)", 0.1 * count as f64);
+        assert!(text.contains("the longest stall in every run lasted"), "{text}");
+        assert!(text.contains(&stalls), "{text}");
+        assert!(text.contains(&format!("(60 % to {} %) carried payload", 60 + last)), "{text}");
+        assert!(!text.contains("not as planned"), "{text}");
+    }
+}
+
+#[test]
+fn a_repetition_that_differs_is_counted_and_its_number_is_given() {
+    for odd in 0..4 {
+        let text = verdict_text(&varied(4, |number, summary| {
+            if number == odd {
+                summary.ok = false;
+                summary.multipath.paths_used = vec!["wifi".to_owned()];
+                summary.multipath.used = false;
+                summary.multipath.fallback = Some("the peer has no key".to_owned());
+                summary.flows.iter_mut().for_each(|flow| flow.stall = Stall::default());
+            }
+        }));
+        let expected = [
+            "(3 of 4 runs as planned)".to_owned(),
+            "over wifi and cellular in 3 runs, over wifi in 1 run".to_owned(),
+            "the longest stall in 3 of 4 runs lasted".to_owned(),
+            "not used to the end in 1 of 4 runs: the peer has no key".to_owned(),
+            format!("not as planned, run {}: went on, in its own words {odd}", odd + 1),
+        ];
+        for part in expected {
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn equal_verdicts_of_repetitions_are_said_of_every_run() {
+    let text = verdict_text(&varied(3, |_, summary| {
+        summary.verdict = "mptcp delivered 3.00 MB".to_owned();
+        summary.account.as_mut().unwrap().sentence = "the same account".to_owned();
+    }));
+    assert!(text.contains("in every run: delivered 3.00 MB"), "{text}");
+    assert!(text.contains("the same account"), "{text}");
 }

@@ -22,10 +22,12 @@ pub mod expect;
 pub mod format;
 pub mod input;
 mod latency;
+pub mod limits;
 mod link;
 mod message;
 mod meta;
 pub mod metrics;
+mod multipath;
 pub mod order;
 mod probe;
 mod repeated;
@@ -46,6 +48,8 @@ pub use datagrams::{CallStats, DatagramRow, DatagramStats, DelayBasis};
 pub use latency::{LoadPath, LoadPhase};
 pub use link::Link;
 pub use message::{DelayStats, Message, MessageStats, PageStats, VideoStats};
+pub use meta::path_text;
+pub use multipath::{ConnectionUse, FlowMultipathUse, MultipathUse, UnusedFlows};
 pub use probe::{PathStats, Probe};
 pub use repeated::{CpuAccounting, CpuTime, OrderKind, RunOrder};
 pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
@@ -584,22 +588,6 @@ pub struct SubflowSummary {
     pub first_seen_ns: u64,
     /// Time at which the subflow closed; absent if it was open at the end.
     pub closed_ns: Option<u64>,
-}
-
-/// Evidence that several paths were used, or the reason why not.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct MultipathUse {
-    /// True if the transport is a multipath transport.
-    pub requested: bool,
-    /// True if every connection used the multipath transport to the end (no fallback).
-    pub used: bool,
-    /// Reason for the fallback to a single path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<String>,
-    /// Paths on which payload arrived at the receiver.
-    pub paths_used: Vec<String>,
-    /// Observations that support the conclusion, line by line.
-    pub evidence: Vec<String>,
 }
 
 /// Point to check before trusting the result.

@@ -71,7 +71,7 @@ fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
 }
 
 /// Formats a path: `40 Mbit/s, 15 ms, queue 80 ms, through wan (50 Mbit/s, 10 ms, queue 100 ms)`.
-fn path_text(scenario: &Scenario, path: &Path) -> String {
+pub fn path_text(scenario: &Scenario, path: &Path) -> String {
     let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
     let through = through.map(|bottleneck| {
         format!(
@@ -91,7 +91,12 @@ fn directions_text(up: &DirectionConfig, down: &DirectionConfig) -> String {
 /// Formats a direction: `40 Mbit/s, 15 ms, queue 80 ms`.
 fn direction_text(config: &DirectionConfig) -> String {
     let mut parts = vec![match (&config.shaper, nominal_rate(config)) {
-        (Shaper::Trace(_), _) => "rate from a trace".to_owned(),
+        (Shaper::Trace(trace), _) => match trace.mean_rate() {
+            Some(mean) => {
+                format!("rate from a trace (mean {})", format::rate(mean.as_bps() as f64))
+            }
+            None => "rate from a trace".to_owned(),
+        },
         (_, Some(rate)) => rate.to_string(),
         (_, None) => "no rate limit".to_owned(),
     }];

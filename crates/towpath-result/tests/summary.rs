@@ -7,7 +7,9 @@ use towpath_net::{Instant, Rate};
 use towpath_result::metrics::{
     DeliveryLog, Disruption, FlowInput, Histogram, Summarizer, disruptions,
 };
-use towpath_result::{Counter, EmulatorTiming, MultipathUse, SubflowSummary, Summary};
+use towpath_result::{
+    ConnectionUse, Counter, EmulatorTiming, MultipathUse, SubflowSummary, Summary,
+};
 use towpath_scenario::{
     Bottleneck, DataDirection, DownMode, Expectation, Family, Flow, Host, HostStackConfig,
     LinkSide, MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, SegmentationMode,
@@ -479,4 +481,143 @@ fn a_backup_path_counts_only_when_no_other_is_up() {
     let events = disruptions_of(&scenario, Transport::Mptcp);
     let mbits: Vec<_> = events.iter().map(|d| d.capacity_bps.map(|c| (c / 1e6).round())).collect();
     assert_eq!(mbits, [Some(47.0), Some(94.0), None]);
+}
+
+/// Returns a scenario with bulk flows over two links.
+fn several_flows(count: usize) -> Scenario {
+    let mut scenario = two_links(Vec::new());
+    let flow = scenario.flows.first().cloned().expect("a scenario has a flow");
+    scenario.flows = vec![flow; count];
+    scenario
+}
+
+fn connection(flow: u32, reason: Option<&str>) -> ConnectionUse {
+    ConnectionUse { flow, multipath: reason.is_none(), reason: reason.map(str::to_owned) }
+}
+
+/// Returns the summary of a run with these connections. All flows but those without a connection
+/// deliver data over both paths, or over Wi-Fi if their connection fell back.
+fn multi_flow_summary(flows: usize, connections: &[ConnectionUse]) -> Summary {
+    let scenario = several_flows(flows);
+    let mut summarizer = Summarizer::new(&scenario, Transport::Mptcp);
+    for number in 0..flows as u32 {
+        let own: Vec<_> = connections.iter().filter(|c| c.flow == number).collect();
+        let pieces: &[(u64, u64)] = if own.is_empty() { &[] } else { &[(10_000, 24)] };
+        summarizer = summarizer.flow(FlowInput { flow: number, ..flow_input(pieces) });
+        let paths = match own.as_slice() {
+            [] => 0,
+            own if own.iter().all(|c| c.multipath) => 2,
+            _ => 1,
+        };
+        let subflows = two_subflows().into_iter().take(paths);
+        let subflows = subflows.map(|s| SubflowSummary { flow: number, ..s });
+        summarizer = summarizer.subflows(subflows);
+    }
+    let multipath = connections.iter().filter(|c| c.multipath).count();
+    let used = multipath == connections.len() && multipath > 0;
+    let fallback = (!used).then(|| {
+        let reason = connections.iter().find_map(|c| c.reason.clone());
+        reason.unwrap_or_else(|| "no connection was opened".to_owned())
+    });
+    let proof = MultipathUse { requested: true, used, fallback, ..MultipathUse::default() };
+    summarizer.multipath(proof.set_flows(&scenario, Transport::Mptcp, connections)).finish()
+}
+
+#[test]
+fn a_flow_that_never_connects_does_not_discredit_the_others() {
+    for flows in 2..=4_u32 {
+        for failed in 0..flows {
+            let others = (0..flows).filter(|number| *number != failed);
+            let connections: Vec<_> = others.map(|number| connection(number, None)).collect();
+            let summary = multi_flow_summary(flows as usize, &connections);
+            let texts = warnings(&summary);
+            assert!(summary.multipath.used, "{summary:?}");
+            assert!(!texts.iter().any(|text| text.contains("asked for but not used")), "{texts:?}");
+            let expected = format!("flow {failed} did not use mptcp: no connection was opened");
+            assert!(texts.contains(&expected.as_str()), "{texts:?}");
+            let hints = summary.warnings.iter().filter_map(|warning| warning.hint.as_deref());
+            assert!(!hints.clone().any(|hint| hint.contains("single-path")), "{texts:?}");
+            assert!(!summary.verdict.contains("not used"), "{}", summary.verdict);
+            for flow in &summary.multipath.flows {
+                let expected: &[&str] =
+                    if flow.flow == failed { &[] } else { &["wifi", "cellular"] };
+                assert_eq!(flow.paths_used, expected);
+                assert_eq!(flow.used, flow.flow != failed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_fell_back_is_named_with_its_reason() {
+    for flows in 2..=4_u32 {
+        for fallen in 0..flows {
+            let reason = |number| (number == fallen).then_some("the peer has no key");
+            let connections: Vec<_> =
+                (0..flows).map(|number| connection(number, reason(number))).collect();
+            let summary = multi_flow_summary(flows as usize, &connections);
+            let found = &summary.warnings;
+            let text = format!("flow {fallen} did not use mptcp: the peer has no key");
+            let hint = format!("the figures of flow {fallen} are those of a single-path transport");
+            let named = |w: &towpath_result::Warning| {
+                w.text == text && w.hint.as_deref() == Some(hint.as_str())
+            };
+            assert!(found.iter().any(named), "{found:?}");
+            assert!(!found.iter().any(|w| w.text.contains("asked for but")), "{found:?}");
+            let note = format!("not used by flow {fallen}: the peer has no key");
+            assert!(summary.verdict.contains(&note), "{}", summary.verdict);
+            assert!(summary.multipath.is_partly_used() && !summary.multipath.used);
+        }
+    }
+}
+
+#[test]
+fn flows_with_the_same_reason_are_named_together() {
+    let connections =
+        [connection(0, None), connection(1, Some("no key")), connection(2, Some("no key"))];
+    let summary = multi_flow_summary(4, &connections);
+    let texts = warnings(&summary);
+    assert!(texts.contains(&"flows 1 and 2 did not use mptcp: no key"), "{texts:?}");
+    assert!(texts.contains(&"flow 3 did not use mptcp: no connection was opened"), "{texts:?}");
+}
+
+#[test]
+fn a_run_in_which_every_flow_fell_back_for_one_reason_has_one_warning() {
+    let connections = [0, 1, 2].map(|number| connection(number, Some("no key")));
+    let summary = multi_flow_summary(3, &connections);
+    let texts = warnings(&summary);
+    assert_eq!(texts, ["mptcp was asked for but not used: no key"]);
+    assert!(summary.verdict.contains("mptcp (not used: no key)"), "{}", summary.verdict);
+}
+
+#[test]
+fn one_of_several_connections_of_a_flow_is_counted() {
+    let connections = [connection(0, None), connection(0, Some("no key")), connection(1, None)];
+    let summary = multi_flow_summary(2, &connections);
+    let texts = warnings(&summary);
+    assert!(texts.contains(&"flow 0 did not use mptcp: 1 of 2 connections: no key"), "{texts:?}");
+}
+
+#[test]
+fn a_flow_whose_data_took_one_path_is_named() {
+    let scenario = several_flows(2);
+    let connections = [connection(0, None), connection(1, None)];
+    let [wifi, cellular] = two_subflows();
+    let proof = multipath_used().set_flows(&scenario, Transport::Mptcp, &connections);
+    let summary = Summarizer::new(&scenario, Transport::Mptcp)
+        .flow(flow_input(&[(10_000, 24)]))
+        .flow(FlowInput { flow: 1, ..flow_input(&[(10_000, 24)]) })
+        .subflows([wifi.clone(), cellular, SubflowSummary { flow: 1, ..wifi }])
+        .multipath(proof)
+        .finish();
+    let expected = "only wifi carried data of flow 1, of wifi and cellular";
+    assert_eq!(warnings(&summary), [expected]);
+}
+
+#[test]
+fn a_proof_of_an_earlier_build_names_no_flows() {
+    let text = r#"{"requested":true,"used":false,"paths_used":["wifi"],"evidence":[]}"#;
+    let proof: MultipathUse = serde_json::from_str(text).expect("a stored proof");
+    assert!(proof.flows.is_empty() && proof.unused_flows().is_empty());
+    assert_eq!(serde_json::to_string(&proof).expect("text"), text);
 }

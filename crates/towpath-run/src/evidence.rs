@@ -1,7 +1,7 @@
 //! Evidence that Multipath TCP was used, or the reason why not.
 
 use towpath_result::format;
-use towpath_result::{Counter, MultipathUse, SubflowSummary};
+use towpath_result::{ConnectionUse, Counter, MultipathUse, SubflowSummary};
 use towpath_scenario::Transport;
 
 use crate::decisions::StackTotals;
@@ -38,6 +38,8 @@ pub struct Totals {
     pub multipath: usize,
     /// Number of connections that did not use Multipath TCP in the last sample.
     pub single: usize,
+    /// Each of these connections, for the use by each flow.
+    pub connections: Vec<ConnectionUse>,
     /// Number of connections of programs that requested plain TCP.
     pub plain_tcp: usize,
     /// Reason for a fallback, if an end reported one.
@@ -78,6 +80,7 @@ pub fn multipath_use(transport: Transport, totals: &Totals, counters: &[Counter]
         fallback: (requested && !used).then(|| reason(totals, counters)),
         paths_used: Vec::new(),
         evidence,
+        flows: Vec::new(),
     }
 }
 
@@ -121,6 +124,7 @@ mod tests {
             reinjected_bytes: 0,
             multipath,
             single,
+            connections: Vec::new(),
             plain_tcp: 0,
             reason: None,
             stack: StackTotals::default(),

@@ -11,8 +11,8 @@ use towpath_mptcp::stack::{self, ListenerId, Stack};
 use towpath_net::{Instant, stream_seed};
 use towpath_quic as quic;
 use towpath_scenario::flow_plan::request_directions;
-use towpath_scenario::network::{address, end_of, endpoints, families};
-use towpath_scenario::{Family, Flow, Scenario, Transport};
+use towpath_scenario::network::{address, end_of, endpoints, families, profile_endpoints};
+use towpath_scenario::{Endpoint, Family, Flow, Scenario, Transport};
 use towpath_wire::Packet;
 use towpath_wire::udp;
 
@@ -147,7 +147,10 @@ impl SimHost {
         let Some(end) = scenario.paths.get(path).and_then(|data| end_of(data, index)) else {
             return;
         };
-        let endpoint = endpoints(scenario, index).into_iter().find(|e| e.path == path);
+        let on_path = |endpoints: Vec<Endpoint>| endpoints.into_iter().find(|e| e.path == path);
+        // The profile's limit concerns Multipath TCP only.
+        let endpoint = on_path(profile_endpoints(scenario, index));
+        let quic_endpoint = on_path(endpoints(scenario, index));
         let generation = self.generations.get(&path).copied().unwrap_or_default();
         for family in families(scenario) {
             let address = address(path, end, family, generation);
@@ -175,8 +178,8 @@ impl SimHost {
                     address,
                     interface: interface(path).0,
                     up: true,
-                    subflow: endpoint.is_some_and(|e| e.subflow),
-                    backup: endpoint.is_some_and(|e| e.backup),
+                    subflow: quic_endpoint.is_some_and(|e| e.subflow),
+                    backup: quic_endpoint.is_some_and(|e| e.backup),
                 },
             );
         }

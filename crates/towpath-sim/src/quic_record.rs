@@ -4,7 +4,7 @@ use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 use towpath_quic::evidence::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, PathNotice};
-use towpath_result::{Event, EventKind, MultipathUse, Warning};
+use towpath_result::{ConnectionUse, Event, EventKind, MultipathUse, Warning};
 use towpath_scenario::Transport;
 use towpath_scenario::network::path_of;
 
@@ -79,13 +79,33 @@ pub(crate) fn quic_proof(simulation: &Simulation<'_>, transport: Transport) -> M
             let connections = host.quic.flows.iter().filter(|(_, flow)| should_use_mpquic(**flow));
             let ends = connections
                 .filter_map(|(id, _)| host.quic.last_status.get(id))
+                // A connection that was never established is no evidence: its flow has failed.
+                .filter(|status| status.established)
                 .map(ConnectionEvidence::from)
                 .collect();
             HostEvidence { host: &host.name, ends, count }
         })
         .collect();
     let MultipathEvidence { used, fallback, evidence } = evidence::multipath_evidence(&hosts);
-    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, evidence, ..MultipathUse::default() }
+}
+
+/// Returns the established connections, as their openers and all other ends of the flow report them.
+pub(crate) fn quic_connections(simulation: &Simulation<'_>) -> Vec<ConnectionUse> {
+    let ends: Vec<_> = { simulation.hosts.iter() }
+        .flat_map(|host| {
+            let flows = host.quic.flows.iter();
+            flows.filter_map(|(id, flow)| Some((*flow, host.quic.last_status.get(id)?)))
+        })
+        .filter(|(_, status)| status.established)
+        .collect();
+    let opened = ends.iter().filter(|(_, status)| status.opener);
+    let connections = opened.map(|(flow, _)| ConnectionUse {
+        flow: *flow as u32,
+        multipath: ends.iter().all(|(other, status)| other != flow || status.multipath),
+        reason: None,
+    });
+    connections.collect()
 }
 
 /// Returns warnings that a reader needs before trusting a result over QUIC.

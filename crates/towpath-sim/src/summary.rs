@@ -6,8 +6,8 @@ use towpath_result::accounting::BufferSizes;
 use towpath_result::format;
 use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_result::{
-    Basis, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe, Record,
-    SubflowSummary, Warning,
+    Basis, ConnectionUse, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe,
+    Record, SubflowSummary, Warning,
 };
 use towpath_run::traffic::messages;
 use towpath_scenario::flow_plan::summary_directions;
@@ -15,7 +15,7 @@ use towpath_scenario::{DataDirection, Transport};
 
 use crate::account::ReadTotals;
 use crate::error::SimError;
-use crate::quic_record::{quic_proof, quic_warnings};
+use crate::quic_record::{quic_connections, quic_proof, quic_warnings};
 use crate::simulation::Simulation;
 use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
@@ -269,30 +269,28 @@ fn multipath_use(
     transport: Transport,
     counters: &[Counter],
 ) -> MultipathUse {
-    let requested = match transport {
+    let scenario = simulation.scenario;
+    match transport {
         Transport::Tcp | Transport::Quic => return MultipathUse::default(),
-        Transport::Mpquic => return quic_proof(simulation, transport),
-        Transport::Mptcp => true,
-    };
-    let uses_mptcp = |end: &crate::traffic::AppEnd| {
-        let host = simulation.hosts.get(end.host)?;
-        let status = host.status(end.socket?)?;
-        Some(status.multipath && status.fallback.is_none())
-    };
-    // A flow that was not configured for Multipath TCP is not evidence.
-    let should_use_mptcp = |stream: &&SimStream| {
-        let flow = simulation.scenario.flows.get(stream.flow);
-        flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)
-    };
-    let mptcp_streams = simulation.streams.iter().filter(should_use_mptcp).filter(|stream| {
-        // One end that has fallen back is enough: the proof needs both.
-        stream.ends.iter().all(|end| uses_mptcp(end) == Some(true))
+        Transport::Mpquic => {
+            let connections = quic_connections(simulation);
+            return quic_proof(simulation, transport).set_flows(scenario, transport, &connections);
+        }
+        Transport::Mptcp => {}
+    }
+    // A flow that was not configured for Multipath TCP is not evidence. Neither is a connection that
+    // was never established: its flow has failed.
+    let streams = simulation.streams.iter().filter(|stream| {
+        let flow = scenario.flows.get(stream.flow);
+        let should_use_mptcp = flow.is_some_and(|flow| flow.transport_in(transport) == transport);
+        should_use_mptcp && stream.ends.iter().any(|end| end.open)
     });
-    let (mptcp_streams, streams) =
-        (mptcp_streams.count(), simulation.streams.iter().filter(should_use_mptcp).count());
+    let connections: Vec<_> = streams.map(|stream| connection_use(simulation, stream)).collect();
+    let (opened, multipath) =
+        (connections.len(), connections.iter().filter(|connection| connection.multipath).count());
     let mut evidence = vec![format!(
-        "{mptcp_streams} of {} used Multipath TCP without fallback on both hosts",
-        format::count(streams as u64, "connection")
+        "{multipath} of {} used Multipath TCP without fallback on both hosts",
+        format::count(opened as u64, "connection")
     )];
     evidence.extend(
         counters.iter().filter(|counter| counter.name == "Towpath.SubflowsEstablished").map(
@@ -305,31 +303,43 @@ fn multipath_use(
     let reinjected_bytes: u64 =
         statuses(simulation).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
     evidence.push(format!("{reinjected_bytes} bytes were reinjected on another subflow"));
-    let used = streams > 0 && mptcp_streams == streams;
-    let first_fallback =
-        simulation.recorder.fallbacks.first().map(|(host, reason)| (host.clone(), *reason));
+    let used = opened > 0 && multipath == opened;
     let reason = || {
-        if streams == 0 {
+        if opened == 0 {
             return "no connection was opened".to_owned();
         }
-        let fallback = first_fallback.clone().or_else(|| {
-            statuses(simulation).find_map(|(host, status)| {
-                let host = simulation.hosts.get(host)?.name.clone();
-                Some((host, status.fallback?))
-            })
-        });
-        fallback.map_or_else(
-            || "a connection was too short for Multipath TCP".to_owned(),
-            |(host, reason)| format!("{reason} (seen by {host})"),
-        )
+        let noticed = simulation.recorder.fallbacks.first();
+        let noticed = noticed.map(|(host, reason)| format!("{reason} (seen by {host})"));
+        let last = || connections.iter().find_map(|connection| connection.reason.clone());
+        let unknown = || "a connection was too short for Multipath TCP".to_owned();
+        noticed.or_else(last).unwrap_or_else(unknown)
     };
-    MultipathUse {
-        requested,
-        used,
-        fallback: (!used).then(reason),
-        paths_used: Vec::new(),
-        evidence,
-    }
+    let fallback = (!used).then(reason);
+    MultipathUse { requested: true, used, fallback, evidence, ..MultipathUse::default() }.set_flows(
+        scenario,
+        transport,
+        &connections,
+    )
+}
+
+/// Returns the state of a stream's connection. One end that has fallen back is enough: the proof
+/// needs both.
+fn connection_use(simulation: &Simulation<'_>, stream: &SimStream) -> ConnectionUse {
+    let statuses: Vec<_> = { stream.ends.iter() }
+        .filter_map(|end| {
+            let host = simulation.hosts.get(end.host)?;
+            Some((host, host.status(end.socket?)?))
+        })
+        .collect();
+    let uses_mptcp = |status: &ConnectionStatus| status.multipath && status.fallback.is_none();
+    let multipath = statuses.len() == stream.ends.len()
+        && statuses.iter().all(|(_, status)| uses_mptcp(status));
+    let reason = statuses
+        .iter()
+        .find_map(|(host, status)| Some(format!("{} (seen by {})", status.fallback?, host.name)));
+    let short = || "the connection was too short for Multipath TCP".to_owned();
+    let reason = (!multipath).then(|| reason.unwrap_or_else(short));
+    ConnectionUse { flow: stream.flow as u32, multipath, reason }
 }
 
 fn warnings(simulation: &Simulation<'_>) -> Vec<Warning> {

@@ -467,3 +467,109 @@ fn unanswered_requests_count_as_their_time_waited_so_far() {
     assert!(stats.delay.max_ns > 1_800_000_000, "{stats:?}");
     assert!(messages(&completed).iter().filter(|m| m.answered_ns.is_none()).count() == 10);
 }
+
+/// Returns a run of flows over two paths, of which one begins while its first path is down.
+fn flow_without_connection(flows: usize, failed: usize, ipv6: bool) -> Scenario {
+    let flow = |number: usize| {
+        let via = if number == failed { "via = \"cellular\"\nstart = \"2 s\"\n" } else { "" };
+        let family = if ipv6 { "family = \"v6\"\n" } else { "" };
+        format!(
+            "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+             duration = \"3 s\"\n{family}{via}"
+        )
+    };
+    let flows: String = (0..flows).map(flow).collect();
+    network(&format!("{flows}[[timeline]]\nat = \"1.9 s\"\npath = \"cellular\"\nset = \"down\""))
+}
+
+#[test]
+fn a_flow_that_never_connects_leaves_the_proof_of_the_others() {
+    for transport in [Transport::Mptcp, Transport::Mpquic] {
+        for (flows, failed, ipv6) in [(2, 0, false), (2, 1, true), (3, 1, false)] {
+            let scenario = flow_without_connection(flows, failed, ipv6);
+            let completed = simulate(&scenario, transport, 1, false);
+            let summary = completed.summary();
+            let proof = &summary.multipath;
+            assert!(proof.used, "{transport} {flows} {failed}: {proof:?}");
+            assert_eq!(proof.flows.len(), flows, "{proof:?}");
+            for flow in &proof.flows {
+                let is_failed = flow.flow as usize == failed;
+                assert_eq!((flow.used, flow.connections), (!is_failed, u64::from(!is_failed)));
+                assert_eq!(flow.paths_used.len(), if is_failed { 0 } else { 2 }, "{proof:?}");
+            }
+            let texts: Vec<_> = summary.warnings.iter().map(|w| w.text.as_str()).collect();
+            assert!(!texts.iter().any(|text| text.contains("but not used")), "{texts:?}");
+            let expected =
+                format!("flow {failed} did not use {transport}: no connection was opened");
+            assert!(texts.contains(&expected.as_str()), "{texts:?}");
+        }
+    }
+}
+
+/// Returns paths of 5 Mbit/s, more than Linux takes, and one flow.
+fn many_paths(count: usize, host: &str) -> Scenario {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"10 ms\"\n"
+        )
+    };
+    let paths: String = (0..count).map(path).collect();
+    scenario(&format!(
+        "name = \"many\"\n[hosts.phone]\n{host}\n[hosts.server]\n{paths}\
+         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nduration = \"3 s\"\n"
+    ))
+}
+
+#[test]
+fn paths_beyond_linux_limit_of_endpoints_stay_idle() {
+    for count in [7, 8, 9, 12] {
+        let summary = simulate_mptcp(&many_paths(count, "")).summary().clone();
+        let expected: Vec<_> = (0..count.min(8)).map(|number| format!("p{number}")).collect();
+        assert_eq!(summary.multipath.paths_used, expected);
+        let tcp = simulate(&many_paths(count, ""), Transport::Tcp, 1, false);
+        assert!(tcp.summary().ok, "{:?}", tcp.summary());
+    }
+    // Without a host's limits, the protocol still has the limit of additional subflows.
+    let ideal = simulate_mptcp(&many_paths(12, "profile = \"ideal\"")).summary().clone();
+    assert_eq!(ideal.multipath.paths_used.len(), 9);
+}
+
+/// Returns two hosts with `count` interfaces each, which open a full mesh of subflows.
+fn full_mesh(count: usize, ipv6: bool, subflows: u8) -> Scenario {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"10 ms\"\n"
+        )
+    };
+    let endpoints = |flags: &str| {
+        let one = |number| format!("{{ path = \"p{number}\", flags = [{flags}] }}");
+        (0..count).map(one).collect::<Vec<_>>().join(", ")
+    };
+    let paths: String = (0..count).map(path).collect();
+    let (client, server) = (endpoints("\"subflow\", \"fullmesh\""), endpoints("\"signal\""));
+    let family = if ipv6 { "v6" } else { "v4" };
+    scenario(&format!(
+        "name = \"mesh\"\n[hosts.phone.mptcp]\nsubflows = {subflows}\nendpoints = [{client}]\n\
+         [hosts.server.mptcp]\nsubflows = {subflows}\nendpoints = [{server}]\n{paths}\
+         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nduration = \"3 s\"\n\
+         family = \"{family}\"\n"
+    ))
+}
+
+#[test]
+fn full_mesh_endpoints_join_every_pair_of_addresses_up_to_the_limit() {
+    for (count, ipv6, limit) in
+        [(2, false, 8), (3, false, 8), (3, true, 8), (4, false, 8), (3, false, 4), (2, true, 2)]
+    {
+        let summary = simulate_mptcp(&full_mesh(count, ipv6, limit)).summary().clone();
+        let address = |text: &str| text.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let pairs: std::collections::BTreeSet<_> = { summary.subflows.iter() }
+            .filter(|subflow| subflow.bytes > 0)
+            .map(|subflow| (address(&subflow.local), address(&subflow.remote)))
+            .collect();
+        let expected = (count * count).min(usize::from(limit) + 1);
+        assert_eq!(pairs.len(), expected, "{count} {ipv6} {limit}: {pairs:#?}");
+    }
+}

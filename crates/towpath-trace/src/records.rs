@@ -535,6 +535,7 @@ fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
         fallback,
         paths_used,
         evidence,
+        flows: Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use towpath_os::{Clock, interrupt};
 use towpath_report::live_header;
 use towpath_result::store::StoredRun;
 use towpath_result::{OrderKind, Record, RunOrder, Summary, Warning};
-use towpath_result::{format, order};
+use towpath_result::{format, limits, order};
 use towpath_scenario::{Scenario, Transport, World};
 
 use crate::emulated;
@@ -315,6 +315,9 @@ fn plan(
     if worlds.contains(&World::Emu) {
         emulated::check(scenario, &transports)?;
         emulated::warn_kernel_stack(scenario, ui);
+    }
+    for warning in limits::warnings(scenario, &transports, &worlds) {
+        ui.warn(&warning);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
     Ok(RunSchedule { transports, worlds, repeat })

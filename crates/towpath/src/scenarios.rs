@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, Subcommand, ValueEnum};
 use serde_json::json;
-use towpath_result::format;
 use towpath_result::store::result_schema;
-use towpath_scenario::{Builtin, builtin, json_schema, reference_markdown};
+use towpath_result::{format, limits, path_text};
+use towpath_scenario::{Builtin, World, builtin, json_schema, reference_markdown};
 
 use crate::commands;
 use crate::error::CliError;
@@ -31,7 +31,7 @@ pub(crate) enum ScenariosAction {
         /// Name of the scenario
         name: String,
     },
-    /// Check a scenario file and print a summary
+    /// Check a scenario file, and print a summary and the limits of its network
     Check {
         /// Scenario file, or the name of a built-in one
         scenario: String,
@@ -81,6 +81,13 @@ pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<E
             ];
             let counts = counts.map(|(count, noun)| format::count(count as u64, noun));
             writeln!(ui.out, "{}: {}", scenario.name, counts.join(", "))?;
+            for path in &scenario.paths {
+                writeln!(ui.out, "  {}: {}", path.name, path_text(&scenario, path))?;
+            }
+            let worlds = [World::Emu, World::Sim];
+            for warning in limits::warnings(&scenario, &scenario.run.transports, &worlds) {
+                ui.warn(&warning);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use towpath_os::namespace::Namespace;
 use towpath_os::sandbox::EmulatorThread;
 use towpath_os::sys::ring::PacketRing;
 use towpath_os::{queue, sys};
+use towpath_scenario::network::kernel_endpoints;
 use towpath_scenario::{Family, Host, Path, Scenario};
 use towpath_sockets::frame::GsoSegment;
 use towpath_sockets::port::{EmulatorPort, MAC, VirtioFd};
@@ -400,7 +401,8 @@ fn configure_mptcp(
         subflows: u32::from(config.subflows.unwrap_or(MAX_MPTCP_LIMIT)),
         add_addr_accepted: u32::from(config.add_addr_accepted.unwrap_or(MAX_MPTCP_LIMIT)),
     })?;
-    for endpoint in super::timeline::endpoints(scenario, index) {
+    // Plain TCP runs on any number of paths, so endpoints beyond the limit are left out.
+    for endpoint in kernel_endpoints(scenario, index) {
         let Some(path) = scenario.paths.get(endpoint.path) else { continue };
         let Some(end) = end_of(path, index) else { continue };
         let link_index = host.route().link(&path.name)?.index;

@@ -4,11 +4,11 @@ use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::{HostSettings, SettingError};
 use towpath_scenario::flow_plan::request_directions;
+use towpath_scenario::network::profile_endpoints;
 use towpath_scenario::{Family, Flow, Scenario, StackKind, Transport};
 
 use crate::network::address::address;
 use crate::network::end_of;
-use crate::network::timeline::endpoints;
 
 /// Returns true if the host uses the own stack.
 pub(crate) fn is_own(scenario: &Scenario, host: usize) -> bool {
@@ -62,7 +62,8 @@ pub(crate) fn local_address(
     generation: u8,
     address_id: u8,
 ) -> LocalAddress {
-    let endpoint = endpoints(scenario, host).into_iter().find(|endpoint| endpoint.path == path);
+    let endpoint =
+        profile_endpoints(scenario, host).into_iter().find(|endpoint| endpoint.path == path);
     LocalAddress {
         address_id,
         address: address(path, end, family, generation),

@@ -29,7 +29,7 @@ use towpath_os::sandbox::EmulatorThread;
 use towpath_result::metrics::disruption::describe;
 use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_result::{
-    Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
+    Counter, CpuTime, Event, EventKind, Interface, MultipathUse, Probe, Record, RunOrder, Warning,
 };
 use towpath_run::evidence::{self, Totals};
 use towpath_scenario::flow_plan::summary_directions;
@@ -483,12 +483,7 @@ fn write_summary(
         Some(_) => used_transport(&output.totals, &counters),
         None => job.transport,
     };
-    let multipath = match transport {
-        Transport::Mpquic => quic::multipath_use(&context, &connections),
-        transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
-            evidence::multipath_use(transport, &output.totals, &counters)
-        }
-    };
+    let multipath = multipath_proof(&context, transport, &output.totals, &counters, &connections);
     let counters = [counters, quic::counters(&connections)].concat();
     let mut summarizer = Summarizer::new(scenario, transport);
     for flow in flow_inputs(&output) {
@@ -568,6 +563,27 @@ fn final_records(
         outcomes.iter().flat_map(|o| &o.datagrams).flat_map(|datagrams| datagrams.rows.clone());
     let rows = rows.map(Record::Datagrams);
     messages.chain(probes).chain(rows).chain(counters).chain(interfaces).collect()
+}
+
+/// Returns the evidence that the multipath transport was used, for the run and for each flow.
+fn multipath_proof(
+    context: &TrafficContext,
+    transport: Transport,
+    totals: &Totals,
+    counters: &[Counter],
+    connections: &[quic::ConnectionEnd],
+) -> MultipathUse {
+    let proof = match transport {
+        Transport::Mpquic => quic::multipath_use(context, connections),
+        transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
+            evidence::multipath_use(transport, totals, counters)
+        }
+    };
+    match &context.lab_programs {
+        // The flows of a lab are connections of its programs, of which none is planned.
+        Some(_) => proof,
+        None => proof.set_flows(&context.network.scenario, transport, &totals.connections),
+    }
 }
 
 /// Returns the transport that lab programs requested: Multipath TCP if at least one requested it.

@@ -77,6 +77,7 @@ pub(super) fn multipath_use(context: &TrafficContext, ends: &[ConnectionEnd]) ->
             let host_ends = ends.iter().filter(is_mpquic).filter(|end| end.host == host.name);
             let ends = host_ends
                 .filter_map(|end| end.status.as_ref())
+                .filter(|status| status.established)
                 .map(ConnectionEvidence::from)
                 .collect();
             HostEvidence { host: &host.name, ends, count }
@@ -84,7 +85,7 @@ pub(super) fn multipath_use(context: &TrafficContext, ends: &[ConnectionEnd]) ->
         .collect();
     let MultipathEvidence { used, fallback, evidence } =
         evidence::multipath_evidence(&host_evidence);
-    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, evidence, ..MultipathUse::default() }
 }
 
 /// Returns warnings that limit the validity of a result over QUIC.

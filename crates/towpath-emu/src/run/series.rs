@@ -11,7 +11,7 @@ use towpath_kernel::sample::{ConnectionSample, SubflowSample, TcpInfo};
 use towpath_kernel::subflow::{SubflowLabel, congestion_controls};
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
-use towpath_result::{Event, EventKind, Interval, Record, SubflowSummary};
+use towpath_result::{ConnectionUse, Event, EventKind, Interval, Record, SubflowSummary};
 use towpath_run::decisions::StackTotals;
 use towpath_run::evidence::Totals;
 use towpath_scenario::{DataDirection, Scenario, Transport};
@@ -60,7 +60,9 @@ pub(super) struct RunSeries {
     fallbacks: BTreeMap<(u32, u32), bool>,
     /// Connections of programs that requested plain TCP.
     plain_tcp: BTreeSet<(u32, u32)>,
-    /// Reason for the first fallback that an end reported, with its host.
+    /// Reasons for fallbacks that an end reported, with its host, by stream.
+    reasons: BTreeMap<(u32, u32), String>,
+    /// First of these reasons.
     reason: Option<String>,
 }
 
@@ -77,6 +79,7 @@ impl RunSeries {
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             plain_tcp: BTreeSet::new(),
+            reasons: BTreeMap::new(),
             reason: None,
         }
     }
@@ -271,9 +274,11 @@ impl RunSeries {
                     (info.fallback, samples)
                 }
                 ConnectionSample::Single(sample, reason) => {
-                    if let (Some(reason), None) = (reason, &self.reason) {
+                    if let Some(reason) = reason {
                         let host = host_name(&context.network.scenario, stream.flow, end_index);
-                        self.reason = Some(format!("{reason} (seen by {host})"));
+                        let text = format!("{reason} (seen by {host})");
+                        self.reason.get_or_insert_with(|| text.clone());
+                        self.reasons.entry(id).or_insert(text);
                     }
                     (true, vec![sample])
                 }
@@ -478,11 +483,17 @@ impl RunSeries {
             }
         }
         let single = self.fallbacks.values().filter(|fallback| **fallback).count();
+        let connections = self.fallbacks.iter().map(|(id, fallback)| ConnectionUse {
+            flow: id.0,
+            multipath: !fallback,
+            reason: self.reasons.get(id).cloned(),
+        });
         Totals {
             subflows,
             reinjected_bytes: self.reinjected_bytes.values().sum(),
             multipath: self.fallbacks.len() - single,
             single,
+            connections: connections.collect(),
             plain_tcp: self.plain_tcp.len(),
             reason: self.reason.clone(),
             stack: self.stack_totals.clone(),

@@ -382,6 +382,7 @@ impl ExecRecorder {
                     format!("{} sockets were upgraded to Multipath TCP", sockets.upgraded),
                     format!("{multipath} connections used Multipath TCP, {plain_tcp} plain TCP"),
                 ],
+                flows: Vec::new(),
             },
             warnings: Vec::new(),
             expectations: Vec::new(),

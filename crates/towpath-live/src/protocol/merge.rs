@@ -10,8 +10,8 @@ use towpath_net::Instant;
 use towpath_result::format;
 use towpath_result::metrics::{DeliveryLog, FlowInput};
 use towpath_result::{
-    Counter, DatagramRow, DatagramStats, DelayBasis, EventKind, Message, Probe, Record,
-    SubflowSummary,
+    ConnectionUse, Counter, DatagramRow, DatagramStats, DelayBasis, EventKind, Message, Probe,
+    Record, SubflowSummary,
 };
 use towpath_run::traffic::{session, udp};
 use towpath_scenario::flow_plan::directions;
@@ -45,10 +45,14 @@ pub struct MergedRun {
     pub multipath: usize,
     /// Connections that were not multipath.
     pub single: usize,
+    /// Each of these connections, for the use by each flow.
+    pub connections: Vec<ConnectionUse>,
     /// Reason for the lack of multipath, if an end knows it.
     pub reason: Option<String>,
     /// Paths on which data arrived, in order of their subflows.
     pub paths_used: Vec<String>,
+    /// Paths on which data of each flow arrived, in the same order.
+    pub flow_paths: BTreeMap<u32, Vec<String>>,
     /// True if the server's report is missing.
     pub one_sided: bool,
 }
@@ -102,7 +106,7 @@ pub fn merge(
     }
     merged.messages.sort_by_key(|message| message.due_ns);
     merged.subflows = subflow_summaries(scenario, &pairs);
-    merged.paths_used = paths_used(scenario, &pairs);
+    (merged.paths_used, merged.flow_paths) = paths_used(scenario, &pairs);
     merge_connections(&mut merged, client, server.ok());
     let subflow_map: BTreeMap<SubflowKey, &SubflowPair<'_>> = pairs
         .iter()
@@ -352,11 +356,17 @@ fn subflow_summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<Subf
     summaries
 }
 
-/// Returns the paths on which application data arrived, beyond keep-alives.
-fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
+/// Returns the paths on which application data arrived, beyond keep-alives: of all flows, and of
+/// each.
+fn paths_used(
+    scenario: &Scenario,
+    pairs: &[SubflowPair<'_>],
+) -> (Vec<String>, BTreeMap<u32, Vec<String>>) {
     let mut used_paths: Vec<String> = Vec::new();
+    let mut flow_paths: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for pair in pairs {
-        let flow = pair.stream().and_then(|(flow, _)| scenario.flows.get(flow as usize));
+        let number = pair.stream().map(|(flow, _)| flow);
+        let flow = number.and_then(|flow| scenario.flows.get(flow as usize));
         let flow_directions = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
         let carried_data = |receiver: &SubflowReport| {
             receiver.bytes_received > 0 && receiver.stream_frames != Some(0)
@@ -364,29 +374,38 @@ fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
         let is_used = flow_directions
             .iter()
             .any(|direction| pair.ends(*direction).1.is_some_and(carried_data));
-        if is_used && !used_paths.contains(&pair.path) {
-            used_paths.push(pair.path.clone());
-        }
-    }
-    used_paths
-}
-
-fn merge_connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
-    let mut is_multipath: BTreeMap<StreamKey, bool> = BTreeMap::new();
-    for (name, report) in HOSTS.iter().zip([Some(client), server]) {
-        for connection in report.into_iter().flat_map(|report| &report.connections) {
-            // A fallback at one end is enough: multipath needs both ends.
-            *is_multipath.entry((connection.flow, connection.stream)).or_insert(true) &=
-                connection.multipath;
-            merged.reinjected_bytes =
-                merged.reinjected_bytes.saturating_add(connection.reinjected_bytes);
-            if let (None, Some(reason)) = (&merged.reason, &connection.reason) {
-                merged.reason = Some(format!("{reason} (seen by {name})"));
+        let paths = number.map(|flow| flow_paths.entry(flow).or_default());
+        for paths in [Some(&mut used_paths), paths].into_iter().flatten() {
+            if is_used && !paths.contains(&pair.path) {
+                paths.push(pair.path.clone());
             }
         }
     }
-    merged.multipath = is_multipath.values().filter(|multipath| **multipath).count();
-    merged.single = is_multipath.len().saturating_sub(merged.multipath);
+    (used_paths, flow_paths)
+}
+
+fn merge_connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
+    let mut connections: BTreeMap<StreamKey, ConnectionUse> = BTreeMap::new();
+    for (name, report) in HOSTS.iter().zip([Some(client), server]) {
+        for connection in report.into_iter().flat_map(|report| &report.connections) {
+            // A fallback at one end is enough: multipath needs both ends.
+            let flow = connection.flow;
+            let multipath_use = connections
+                .entry((flow, connection.stream))
+                .or_insert(ConnectionUse { flow, multipath: true, reason: None });
+            multipath_use.multipath &= connection.multipath;
+            merged.reinjected_bytes =
+                merged.reinjected_bytes.saturating_add(connection.reinjected_bytes);
+            if let Some(reason) = &connection.reason {
+                let text = format!("{reason} (seen by {name})");
+                merged.reason.get_or_insert_with(|| text.clone());
+                multipath_use.reason.get_or_insert(text);
+            }
+        }
+    }
+    merged.connections = connections.into_values().collect();
+    merged.multipath = merged.connections.iter().filter(|c| c.multipath).count();
+    merged.single = merged.connections.len().saturating_sub(merged.multipath);
 }
 
 /// Takes a record of one host; for the server's, `numbers` maps its subflow numbers to the

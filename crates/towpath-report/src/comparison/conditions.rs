@@ -161,6 +161,7 @@ fn multipath(run: &StoredRun) -> Option<String> {
         match (multipath.used, multipath.paths_used.len()) {
             (true, 2..) => "used",
             (true, _) => "negotiated, one path",
+            (false, _) if multipath.is_partly_used() => "used by some flows",
             (false, _) => "not used",
         }
         .to_owned()

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use towpath_result::format::number;
 use towpath_result::format::text::{clean, cut};
 use towpath_result::store::StoredRun;
-use towpath_result::{Counter, EmulatorTiming, Interface, Link, Record, SubflowSummary};
+use towpath_result::{
+    Counter, EmulatorTiming, FlowMultipathUse, Interface, Link, Record, SubflowSummary,
+};
 use towpath_scenario::{DataDirection, Transport, World};
 
 use super::panel::PageStyle;
@@ -178,10 +180,14 @@ fn proof(out: &mut String, run: &StoredRun) {
                     _ => format!("Yes: payload arrived on {}.", paths.join(" and ")),
                 }
             }
+            (true, false, _) if multipath.is_partly_used() => {
+                "Partly: some flows used it, others did not.".to_owned()
+            }
             (true, false, Some(reason)) => format!("No: {}.", clean(reason)),
             (true, false, None) => "No.".to_owned(),
         };
         let _ = write!(out, "<p>{}</p>", esc(&answer));
+        flow_multipath_table(out, &multipath.flows);
         if !multipath.evidence.is_empty() {
             out.push_str("<ul class=\"evidence\">");
             for line in &multipath.evidence {
@@ -192,6 +198,27 @@ fn proof(out: &mut String, run: &StoredRun) {
     }
     counter_table(out, &counters);
     interface_table(out, &interfaces);
+}
+
+/// Writes the use by each flow, if the run had several.
+fn flow_multipath_table(out: &mut String, flows: &[FlowMultipathUse]) {
+    if flows.len() < 2 {
+        return;
+    }
+    table_head(out, "list", &["flow", "used", "paths with payload", "reason"]);
+    for flow in flows {
+        let paths: Vec<_> = flow.paths_used.iter().map(|path| clean(path)).collect();
+        let reason = flow.fallback.as_deref().map(clean).unwrap_or_default();
+        let used = if flow.used { "yes" } else { "no" };
+        let _ = write!(
+            out,
+            "<tr><td class=\"n\">{}</td><td>{used}</td><td>{}</td><td>{}</td></tr>",
+            flow.flow,
+            esc(&paths.join(", ")),
+            esc(&reason)
+        );
+    }
+    table_end(out);
 }
 
 fn counter_table(out: &mut String, counters: &[&Counter]) {

@@ -8,7 +8,8 @@ use towpath_result::store::StoredRun;
 
 use super::run::fold;
 use crate::compare::{Cell, TableBlock, Tone, expectation_rows, headlines, split_main_rows, table};
-use crate::group::{RunGroup, verdict};
+use crate::group::RunGroup;
+use crate::repetitions::group_verdict;
 use crate::terminal::warnings;
 use crate::text::{esc, prose};
 
@@ -58,10 +59,8 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>]) {
              <div><b>{}</b>{count}",
             esc(&group.label)
         );
-        let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
-        texts.dedup();
-        for text in texts.iter().take(3) {
-            let _ = write!(out, "<p>{}</p>", prose(&capital(text)));
+        if let Some(text) = group_verdict(group) {
+            let _ = write!(out, "<p>{}</p>", prose(&capital(&text)));
         }
         if summaries.len() < group.runs.len() {
             let _ = write!(

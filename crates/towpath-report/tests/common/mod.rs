@@ -594,6 +594,7 @@ impl<'a> Model<'a> {
                 "MPTcpExt.MPJoinSynAckRx rose by 1 on phone".to_owned(),
                 "payload arrived from 2 addresses".to_owned(),
             ],
+            flows: Vec::new(),
         }
     }
 

@@ -300,12 +300,19 @@ impl<'a> Summarizer<'a> {
                 subflow.share = if total == 0 { 0.0 } else { subflow.bytes as f64 / total as f64 };
             }
         }
-        if self.multipath.paths_used.is_empty() {
-            let active = self.subflows.iter().filter(|subflow| subflow.bytes > 0);
+        let subflows = &self.subflows;
+        let paths = &self.scenario.paths;
+        let active_paths = |is_relevant: &dyn Fn(&SubflowSummary) -> bool| -> Vec<String> {
+            let active = subflows.iter().filter(|s| s.bytes > 0 && is_relevant(s));
             let used: BTreeSet<_> = active.map(|subflow| subflow.path.as_str()).collect();
-            let paths = self.scenario.paths.iter().map(|path| &path.name);
-            self.multipath.paths_used =
-                paths.filter(|name| used.contains(name.as_str())).cloned().collect();
+            let names = paths.iter().map(|path| &path.name);
+            names.filter(|name| used.contains(name.as_str())).cloned().collect()
+        };
+        if self.multipath.paths_used.is_empty() {
+            self.multipath.paths_used = active_paths(&|_| true);
+        }
+        for flow in self.multipath.flows.iter_mut().filter(|flow| flow.paths_used.is_empty()) {
+            flow.paths_used = active_paths(&|subflow| subflow.flow == flow.flow);
         }
     }
 }

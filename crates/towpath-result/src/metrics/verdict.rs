@@ -62,15 +62,29 @@ fn single_outcome(outcome: &str) -> &str {
     if outcome == "missed" { "was missed" } else { outcome }
 }
 
-/// Returns the transport, with the fallback if it differs from the requested one.
+/// Returns the transport, with the fallback if it differs from the requested one. A flow that never
+/// connected has its own failure.
 fn transport_text(run: &Summarizer<'_>) -> String {
-    let multipath = &run.multipath;
+    let (multipath, transport) = (&run.multipath, run.transport);
     let needs_connection = |flow: &MeasuredFlow| !matches!(flow.goal, FlowGoal::ConstantRate(_));
     let has_delivered = run.flows.iter().any(|flow| needs_connection(flow) && flow.stats.bytes > 0);
-    match (&multipath.fallback, multipath.requested && !multipath.used && has_delivered) {
-        (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
-        (None, true) => format!("{} (not used)", run.transport),
-        (_, false) => run.transport.to_string(),
+    if !multipath.requested || multipath.used || !has_delivered {
+        return transport.to_string();
+    }
+    if multipath.is_partly_used() {
+        let groups = multipath.unused_flows();
+        let connected = groups.iter().filter(|group| group.connected);
+        let texts: Vec<_> = connected
+            .map(|group| format!("not used by {}: {}", group.names(), group.reason))
+            .collect();
+        return match texts.as_slice() {
+            [] => transport.to_string(),
+            texts => format!("{transport} ({})", texts.join("; ")),
+        };
+    }
+    match &multipath.fallback {
+        Some(reason) => format!("{transport} (not used: {reason})"),
+        None => format!("{transport} (not used)"),
     }
 }
 

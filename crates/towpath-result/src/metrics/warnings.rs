@@ -8,9 +8,11 @@ use towpath_scenario::flow_plan::FlowGoal;
 use towpath_scenario::{DataDirection, Pattern};
 
 use super::disruption::describe;
-use super::summary::Summarizer;
+use super::summary::{MeasuredFlow, Summarizer};
 use crate::Warning;
 use crate::format;
+
+const SINGLE_PATH_FIGURES: &str = "these figures are those of a single-path transport";
 
 /// Returns all warnings of a run, the most serious first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {
@@ -56,32 +58,72 @@ fn add_multipath_warning(run: &Summarizer<'_>, warnings: &mut Vec<Warning>) {
     if !multipath.requested || (only_datagrams && !run.flows.is_empty()) {
         return;
     }
-    if !multipath.used {
+    let unused = multipath.unused_flows();
+    if multipath.flows.is_empty() && !multipath.used {
         let reason = multipath.fallback.as_deref().unwrap_or("for an unknown reason");
         warnings.push(warning(
             format!("{} was asked for but not used: {reason}", run.transport),
-            "these figures are those of a single-path transport",
+            SINGLE_PATH_FIGURES,
         ));
         return;
     }
-    let mut configured: Vec<_> = Vec::new();
-    for name in run.flows.iter().flat_map(|flow| primary_path_names(run, flow)) {
-        if !configured.contains(&name) {
-            configured.push(name);
-        }
+    for group in &unused {
+        let (flows, reason) = (group.names(), group.reason);
+        let is_whole_run = unused.len() == 1 && !multipath.flows.iter().any(|flow| flow.used);
+        let (text, connected_hint) = if is_whole_run {
+            let text = format!("{} was asked for but not used: {reason}", run.transport);
+            (text, SINGLE_PATH_FIGURES.to_owned())
+        } else {
+            let text = format!("{flows} did not use {}: {reason}", run.transport);
+            (text, format!("the figures of {flows} are those of a single-path transport"))
+        };
+        let without_figures = format!("{flows} carried no data; the verdict says why");
+        let hint = if group.connected { &connected_hint } else { &without_figures };
+        warnings.push(warning(text, hint));
     }
-    if let ([only], true) = (multipath.paths_used.as_slice(), configured.len() > 1) {
-        warnings.push(warning(
-            format!("only {only} carried data, of {}", format::list(&configured)),
-            "check that subflows on the other paths were established, and the endpoints' settings",
-        ));
+    add_single_path_warnings(run, warnings);
+}
+
+/// Warns of flows that should have used several paths, and whose data took one.
+fn add_single_path_warnings(run: &Summarizer<'_>, warnings: &mut Vec<Warning>) {
+    let multipath = &run.multipath;
+    let configured = |flows: &mut dyn Iterator<Item = &MeasuredFlow>| {
+        let mut configured: Vec<String> = Vec::new();
+        for name in flows.flat_map(|flow| primary_path_names(run, flow)) {
+            if !configured.iter().any(|other| other == name) {
+                configured.push(name.to_owned());
+            }
+        }
+        configured
+    };
+    let hint =
+        "check that subflows on the other paths were established, and the endpoints' settings";
+    if let [only] = multipath.paths_used.as_slice() {
+        let configured = configured(&mut run.flows.iter());
+        // A reason for each flow has been given already.
+        let explained = !multipath.flows.is_empty() && multipath.flows.iter().all(|f| !f.used);
+        if configured.len() > 1 && !explained {
+            let text = format!("only {only} carried data, of {}", format::list(&configured));
+            warnings.push(warning(text, hint));
+        }
+        return;
+    }
+    for flow in multipath.flows.iter().filter(|flow| flow.used) {
+        let [only] = flow.paths_used.as_slice() else { continue };
+        let configured =
+            configured(&mut run.flows.iter().filter(|other| other.stats.flow == flow.flow));
+        if configured.len() > 1 {
+            let (number, paths) = (flow.flow, format::list(&configured));
+            let text = format!("only {only} carried data of flow {number}, of {paths}");
+            warnings.push(warning(text, hint));
+        }
     }
 }
 
 /// Returns the names of the paths between a flow's hosts that should carry data from the start.
 fn primary_path_names<'a>(
     run: &'a Summarizer<'_>,
-    flow: &super::summary::MeasuredFlow,
+    flow: &MeasuredFlow,
 ) -> impl Iterator<Item = &'a str> {
     let hosts = run.scenario.flows.get(flow.stats.flow as usize).map(|flow| [flow.from, flow.to]);
     run.scenario.paths.iter().filter_map(move |path| {

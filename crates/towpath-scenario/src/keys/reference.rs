@@ -120,6 +120,13 @@ only `tbf` supports `queue-position = "host"`.
 - `mininet`: `TCLink` of Mininet, which is `htb+netem` with a burst of 15360 B.
 - `mahimahi`: `mm-link` in `mm-delay`, with a trace or a rate of at most 1 Gbit/s. `queue` is a number of packets or a size; when missing,
   unlimited.
+
+The limit of netem includes the packets that its delay holds, so it bounds the rate: 1000 packets of 1514 bytes within 100 ms are
+121 Mbit/s. `towpath scenarios check` and `towpath run` warn if this bound is below the rate of the link.
+
+A queue that counts packets counts a super-segment as one packet, as Linux does. Only links that carry super-segments whole have them:
+those with `segmentation = "coalesced"`, and by default those of 1 Gbit/s or more without loss and jitter. On every other link, each packet
+of the MTU's size counts.
 "#;
 
 /// Returns the reference of every table and key, for `docs/reference/scenario.md`.

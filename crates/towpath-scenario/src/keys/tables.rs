@@ -149,7 +149,9 @@ pub(crate) static SYSCTL: TableSchema = TableSchema {
 pub(crate) static MPTCP: TableSchema = TableSchema {
     noun: "a host's MPTCP settings",
     heading: "[hosts.NAME.mptcp]",
-    doc: "Values of `ip mptcp limits` and `ip mptcp endpoint`.",
+    doc: "Values of `ip mptcp limits` and `ip mptcp endpoint`. Linux takes 8 endpoints per host, where \
+          an IPv4 and an IPv6 address on a path are two. The first ones are used; `towpath scenarios \
+          check` names the paths that stay idle.",
     key_groups: &[&[
         key(
             "subflows",

@@ -4,14 +4,13 @@ use super::link::integer;
 use super::{NameTable, NamedTable, UNKNOWN_ENDS, stack};
 use crate::keys::{ENDPOINT, HOST, MPTCP};
 use crate::model::{Endpoint, Host, MptcpConfig, Path};
+use crate::network::MAX_ENDPOINTS;
 use crate::problem::quote;
 use crate::section::{Section, Value};
 use crate::stack::StackOverrides;
 
 /// Maximum of the kernel's buffer sysctls.
 const MAX_BUFFER: u64 = i32::MAX as u64;
-/// Maximum number of endpoints in the kernel.
-const MAX_ENDPOINTS: usize = 8;
 
 pub(super) fn hosts(
     entries: &[NamedTable<'_>],

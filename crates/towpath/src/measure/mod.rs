@@ -311,6 +311,13 @@ fn exit_code(
             let transport = run.meta.transport;
             let text = match (multipath.requested, &multipath.fallback) {
                 (false, _) => format!("{transport} is not a multipath transport"),
+                (true, Some(_)) if multipath.is_partly_used() => {
+                    let unused = multipath.unused_flows();
+                    let names: Vec<_> =
+                        unused.iter().map(towpath_result::UnusedFlows::names).collect();
+                    let reason = unused.first().map(|group| group.reason).unwrap_or_default();
+                    format!("{transport} was not used by {}: {reason}", names.join(" and "))
+                }
                 (true, Some(reason)) => format!("{transport} was not used: {reason}"),
                 (true, None) => {
                     format!("{min_paths} paths are required, but data used: {paths_used}")

@@ -105,6 +105,107 @@ fn every_back_end_carries_multipath_tcp() {
     }
 }
 
+/// Returns a scenario with `count` paths and one sized transfer for each family.
+fn many_paths(count: usize, families: &[&str]) -> String {
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"5 ms\"\n"
+        )
+    };
+    let flow = |family: &&str| {
+        format!(
+            "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+             size = \"2 MB\"\nfamily = \"{family}\"\n"
+        )
+    };
+    let paths: String = (0..count).map(path).collect();
+    let flows: String = families.iter().map(flow).collect();
+    format!("name = \"many\"\n[hosts.phone]\n[hosts.server]\n{paths}{flows}")
+}
+
+#[test]
+fn more_paths_than_linux_takes_are_named_and_stay_idle() {
+    let Some(_permit) = acquire_emulator() else { return };
+    for (count, families, usable) in [(10, &["v4"][..], 8), (9, &["v6"], 8), (5, &["v4", "v6"], 4)]
+    {
+        let folder = TestDir::new();
+        folder.write("many.toml", many_paths(count, families));
+        let warning =
+            format!("Multipath TCP can use {usable} of the {count} paths of host `phone`");
+        let check = folder.run(&["scenarios", "check", "many.toml"]);
+        assert!(check.code == Some(0) && check.err.contains(&warning), "{check}");
+        let arguments = ["-T", "tcp", "-T", "mptcp", "--world", "emu,sim", "-o", "results"];
+        let output = folder.run(&[&["run", "many.toml"][..], &arguments[..]].concat());
+        assert_eq!(output.code, Some(0), "{output}");
+        let one_line = output.err.replace('\n', " ");
+        assert_eq!(one_line.matches("Multipath TCP can use").count(), 1, "{output}");
+        for name in ["mptcp-1", "sim-mptcp-1"] {
+            let result = folder.stored(&format!("results/{name}.jsonl.zst"));
+            let used = result.summary.unwrap().multipath.paths_used;
+            let expected: Vec<_> = (0..usable).map(|number| format!("p{number}")).collect();
+            assert_eq!(used, expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn full_mesh_endpoints_join_every_pair_of_addresses() {
+    let Some(_permit) = acquire_emulator() else { return };
+    let endpoints = |flags: &str| {
+        let one = |number| format!("{{ path = \"p{number}\", flags = [{flags}] }}");
+        (0..3).map(one).collect::<Vec<_>>().join(", ")
+    };
+    let (client, server) = (endpoints("\"subflow\", \"fullmesh\""), endpoints("\"signal\""));
+    let path = |number| {
+        format!(
+            "[paths.p{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"5 Mbit/s\"\n\
+             delay = \"10 ms\"\n"
+        )
+    };
+    let paths: String = (0..3).map(path).collect();
+    for (family, stack) in [("v4", "kernel"), ("v6", "kernel"), ("v4", "towpath")] {
+        let text = format!(
+            "name = \"mesh\"\n[hosts.phone]\nstack = \"{stack}\"\nmptcp.endpoints = [{client}]\n\
+             [hosts.server]\nstack = \"{stack}\"\nmptcp.endpoints = [{server}]\n{paths}\
+             [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+             duration = \"2 s\"\nfamily = \"{family}\"\n"
+        );
+        let summary = TestDir::new().result(&text, "mptcp").summary.unwrap();
+        let host = |text: &str| text.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let pairs: std::collections::BTreeSet<_> = { summary.subflows.iter() }
+            .filter(|subflow| subflow.bytes > 0)
+            .map(|subflow| (host(&subflow.local), host(&subflow.remote)))
+            .collect();
+        // Three addresses on both sides: nine pairs, of which eight are joined to the first.
+        assert_eq!(pairs.len(), 9, "{family} {stack}: {pairs:#?}");
+    }
+}
+
+#[test]
+fn a_flow_that_never_connects_leaves_the_proof_of_the_others() {
+    let Some(_permit) = acquire_emulator() else { return };
+    let keys = "pattern = \"bulk\"\nduration = \"2 s\"\n\
+                [[timeline]]\nat = \"0.9 s\"\npath = \"cellular\"\nset = \"down\"\n\
+                [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n\
+                duration = \"1 s\"\nstart = \"1 s\"\nvia = \"cellular\"";
+    let folder = TestDir::new();
+    folder.write("scenario.toml", flow_scenario(keys));
+    for transport in ["mptcp", "mpquic"] {
+        folder.run(&["run", "scenario.toml", "-T", transport, "--world", "emu", "-o", transport]);
+        let result = folder.stored(&format!("{transport}/{transport}-1.jsonl.zst"));
+        let summary = result.summary.unwrap();
+        let flows = &summary.multipath.flows;
+        let uses: Vec<_> = flows.iter().map(|flow| (flow.used, flow.connections)).collect();
+        assert_eq!(uses, [(true, 1), (false, 0)], "{:?}", summary.multipath);
+        assert_eq!(flows[0].paths_used.len(), 2, "{flows:?}");
+        let texts: Vec<_> = summary.warnings.iter().map(|w| w.text.as_str()).collect();
+        let expected = format!("flow 1 did not use {transport}: no connection was opened");
+        assert!(texts.contains(&expected.as_str()), "{texts:?}");
+        assert!(!texts.iter().any(|text| text.contains("but not used")), "{texts:?}");
+    }
+}
+
 #[test]
 fn repetitions_are_numbered_and_counted() {
     let Some(_permit) = acquire_emulator() else { return };
