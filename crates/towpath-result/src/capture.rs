@@ -185,6 +185,14 @@ pub struct CapturedSubflow {
     pub directions: Vec<SubflowDirection>,
 }
 
+impl CapturedSubflow {
+    /// Returns the number of SYNs of the opener that got no reply.
+    pub fn unanswered_syns(&self) -> u32 {
+        let is_answered = self.state != "syn-sent";
+        self.syns.saturating_sub(u32::from(is_answered))
+    }
+}
+
 /// One direction of a captured subflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubflowDirection {

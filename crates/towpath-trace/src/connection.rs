@@ -1,8 +1,10 @@
 //! State of a captured subflow and of a captured connection.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use towpath_result::CutEvidence;
+use towpath_wire::MpTcpRst;
 
 use super::data_stream::DataStreamTracker;
 use super::direction::DirectionTracker;
@@ -12,6 +14,9 @@ use super::send_limits::SubflowSendState;
 
 /// End of an infinite mapping.
 pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
+
+/// Maximum number of notes of a subflow without a connection.
+pub(super) const MAX_EARLY_NOTES: usize = 16;
 
 /// Maximum number of notes of one connection.
 const MAX_NOTES: usize = 2_000;
@@ -44,7 +49,7 @@ pub(super) struct TracedSubflow {
     pub(super) fin_ns: Option<u64>,
     pub(super) reset_ns: Option<u64>,
     /// Reason code of MP_TCPRST, if the RST had it.
-    pub(super) reset_reason: Option<u8>,
+    pub(super) reset_reason: Option<MpTcpRst>,
     /// MP_JOIN: the token, and a flag for the option in the reply.
     pub(super) token: Option<u32>,
     pub(super) join_answered: bool,
@@ -52,6 +57,11 @@ pub(super) struct TracedSubflow {
     pub(super) backup: bool,
     /// Address identifiers, by end.
     pub(super) address_ids: [Option<u8>; 2],
+    /// Notes and options from before its connection was known, at most [`MAX_EARLY_NOTES`].
+    pub(super) early_notes: Vec<(NoteContext, String)>,
+    pub(super) early_options: BTreeMap<&'static str, u64>,
+    /// First packet that was seen, if it was not a SYN: sending end and sequence number.
+    pub(super) first_packet: Option<(usize, u32)>,
     /// Set if its ADD_ADDR must be read according to RFC 6824.
     pub(super) is_v0: bool,
 }
@@ -82,6 +92,9 @@ impl TracedSubflow {
             is_join: false,
             backup: false,
             address_ids: [None; 2],
+            early_notes: Vec::new(),
+            early_options: BTreeMap::new(),
+            first_packet: None,
             is_v0: false,
         }
     }
@@ -110,6 +123,37 @@ impl TracedSubflow {
             mss_bytes: 0,
         };
         Some(self.directions.get(side)?.send_state(state))
+    }
+
+    /// Returns true if its packets belong to a connection before the one that a SYN with this
+    /// number begins.
+    pub(super) fn is_before_syn(&self, side: usize, seq: u32) -> bool {
+        if self.saw_syn {
+            return false;
+        }
+        let has_ended = self.reset_ns.is_some() || self.fin_ns.is_some();
+        let has_payload = self.directions.iter().any(|direction| direction.payload_bytes > 0);
+        let has_other_number = self.first_packet.is_some_and(|(first_side, first_seq)| {
+            first_side == side && first_seq != seq.wrapping_add(1)
+        });
+        has_ended || has_payload || has_other_number
+    }
+
+    /// Makes the sender of the first SYN the opener, if packets before it suggested the other end.
+    pub(super) fn on_first_syn(&mut self, side: usize, now_ns: u64) {
+        if self.saw_syn {
+            return;
+        }
+        self.saw_syn = true;
+        self.first_ns = now_ns;
+        self.established_ns = None;
+        if side == 1 && self.connection.is_none() {
+            self.ends.reverse();
+            self.directions.reverse();
+            for (note, _) in &mut self.early_notes {
+                note.side = 1 - note.side.min(1);
+            }
+        }
     }
 
     /// Maps all bytes of the subflow to data one to one.
@@ -208,6 +252,15 @@ pub(super) struct TracedConnection {
     pub(super) options: BTreeMap<&'static str, u64>,
     /// Payload packets by what their options show; present if options were cut.
     pub(super) cut: Option<CutCounts>,
+    /// Addresses of both ends by identifier, as announced and as used by joins.
+    pub(super) addresses: [AddressIds; 2],
+}
+
+/// Addresses of one end of a connection, by identifier (RFC 8684 §3.4).
+#[derive(Debug, Clone, Default)]
+pub(super) struct AddressIds {
+    pub(super) announced: BTreeMap<u8, IpAddr>,
+    pub(super) joined: BTreeMap<u8, IpAddr>,
 }
 
 /// Packets of a connection whose options were not all captured.
@@ -252,6 +305,7 @@ impl TracedConnection {
             last_poll_ns: now_ns,
             options: BTreeMap::new(),
             cut: None,
+            addresses: Default::default(),
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct DataStreamTracker {
     owners_dropped_until: i64,
     /// Highest number acknowledged by DATA_ACK.
     acked: i64,
+    /// Time of the last packet with data.
+    last_sent_ns: u64,
     /// Data acknowledged on a subflow, but not yet by DATA_ACK.
     delivered: TaggedRanges<()>,
     /// Position of DATA_FIN, if seen.
@@ -128,6 +130,7 @@ impl DataStreamTracker {
     pub(super) fn on_sent(&mut self, range: SeqRange, context: SendContext) -> [u64; 2] {
         let SendContext { now_ns, subflow } = context;
         let full_range = range;
+        self.last_sent_ns = self.last_sent_ns.max(now_ns);
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
         if range.start < self.owners_dropped_until {
@@ -307,6 +310,13 @@ impl DataStreamTracker {
     /// Returns the position after the last data that was sent.
     pub(super) fn highest(&self) -> i64 {
         self.highest
+    }
+
+    /// Returns true if all data was acknowledged, and none was sent for `gap_ns`.
+    pub(super) fn is_after_pause(&self, now_ns: u64, gap_ns: u64) -> bool {
+        self.has_begun()
+            && self.acked >= self.highest
+            && now_ns.saturating_sub(self.last_sent_ns) >= gap_ns
     }
 
     /// Returns true if any data was ever sent.

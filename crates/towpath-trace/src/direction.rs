@@ -60,8 +60,8 @@ pub(super) struct DirectionTracker {
     pub(super) progress: ByteProgress,
     pub(super) last_ns: u64,
     pub(super) series: BinnedSeries,
-    /// Start and end of each period with data.
-    pub(super) active_periods: Vec<(u64, u64)>,
+    /// Periods with data, at most [`MAX_ACTIVE_PERIODS`].
+    pub(super) active_periods: Vec<ActivePeriod>,
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
     pub(super) inbound: u64,
@@ -74,6 +74,16 @@ pub(super) struct DirectionTracker {
     last_advertised: (i64, i64),
     last_sack: SeqRange,
     scratch: Vec<SeqRange>,
+}
+
+/// Period in which a subflow carried data, without a gap of [`IDLE_GAP_NS`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ActivePeriod {
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    /// True if the application had paused before it: all data of the connection was acknowledged,
+    /// and none was sent for [`IDLE_GAP_NS`].
+    pub(super) is_after_pause: bool,
 }
 
 /// The window scale of a SYN (RFC 7323 §2).
@@ -176,7 +186,7 @@ impl DirectionTracker {
         self.data_packets += 1;
         self.payload_bytes += payload_bytes;
         self.largest_payload = self.largest_payload.max(payload_bytes as u32);
-        self.note_active_period(context.now_ns);
+        self.note_active_period(context.now_ns, data.is_after_pause(context.now_ns, IDLE_GAP_NS));
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
         let (mut retransmitted, spurious_before) = (0, self.spurious_bytes);
@@ -334,11 +344,6 @@ impl DirectionTracker {
             }
         }
         self.unmapped = still_unmapped;
-    }
-
-    /// Returns true if some payload has no mapping yet.
-    pub(super) fn has_unmapped_payload(&self) -> bool {
-        self.unmapped.bytes() > 0
     }
 
     /// Returns true if earlier payload is missing before `position`.
@@ -572,13 +577,17 @@ impl DirectionTracker {
         self.fin = Some(position);
     }
 
-    fn note_active_period(&mut self, now_ns: u64) {
+    fn note_active_period(&mut self, now_ns: u64, is_after_pause: bool) {
         let has_room = self.active_periods.len() < MAX_ACTIVE_PERIODS;
         match self.active_periods.last_mut() {
-            Some((_, until)) if !has_room || now_ns.saturating_sub(*until) < IDLE_GAP_NS => {
-                *until = now_ns.max(*until);
+            Some(period) if !has_room || now_ns.saturating_sub(period.end_ns) < IDLE_GAP_NS => {
+                period.end_ns = now_ns.max(period.end_ns);
             }
-            _ => self.active_periods.push((now_ns, now_ns)),
+            _ => self.active_periods.push(ActivePeriod {
+                start_ns: now_ns,
+                end_ns: now_ns,
+                is_after_pause,
+            }),
         }
     }
 }

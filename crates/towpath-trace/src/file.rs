@@ -35,6 +35,11 @@ pub enum CaptureError {
     /// First four bytes of an unknown file format.
     #[error("neither pcap nor pcapng (it begins with {0:02x?})")]
     Magic([u8; 4]),
+    /// Compressed file, with the name of the format and the program that unpacks it.
+    #[error(
+        "compressed with {0}, expected pcap or pcapng: `{1} -dc FILE | towpath trace -` reads it"
+    )]
+    Compressed(&'static str, &'static str),
     /// Empty file, or one shorter than a capture's header.
     #[error("too short for a capture")]
     Short,
@@ -99,6 +104,7 @@ pub(super) struct CaptureReader<R> {
     section: usize,
     interfaces: Vec<CaptureInterface>,
     truncated: bool,
+    invalid_times: u64,
 }
 
 /// Position of a frame in the buffer.
@@ -126,6 +132,7 @@ impl<R: Read> CaptureReader<R> {
             section: 0,
             interfaces: Vec::new(),
             truncated: false,
+            invalid_times: 0,
         };
         let Some(&magic) = reader.peek(4)?.and_then(|head| head.first_chunk::<4>()) else {
             return Err(CaptureError::Short);
@@ -135,7 +142,7 @@ impl<R: Read> CaptureReader<R> {
             (PCAP_MICRO, _) | (_, PCAP_MICRO) => false,
             (PCAP_NANO, _) | (_, PCAP_NANO) => true,
             (SECTION_HEADER, _) => return Ok(reader),
-            _ => return Err(CaptureError::Magic(magic)),
+            _ => return Err(unknown_format(magic)),
         };
         reader.format = Format::Pcap { nanos };
         reader.big_endian = matches!(be, PCAP_MICRO | PCAP_NANO);
@@ -173,6 +180,11 @@ impl<R: Read> CaptureReader<R> {
         &self.interfaces
     }
 
+    /// Returns the number of frames with an impossible time.
+    pub(super) fn invalid_times(&self) -> u64 {
+        self.invalid_times
+    }
+
     /// Returns true if the file ended in the middle of a record.
     pub(super) fn truncated(&self) -> bool {
         self.truncated
@@ -193,6 +205,7 @@ impl<R: Read> CaptureReader<R> {
             return Ok(self.end_of_file());
         }
         let unit = if nanos { 1 } else { 1_000 };
+        self.invalid_times += u64::from(u64::from(fraction) * unit >= 1_000_000_000);
         let at_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * unit;
         let start = self.start + 16;
         self.consume(16 + len);
@@ -233,6 +246,7 @@ impl<R: Read> CaptureReader<R> {
             let start = self.start;
             self.consume(total);
             if let Some(span) = self.block(kind, start, total) {
+                self.invalid_times += u64::from(span.at_ns == Some(u64::MAX));
                 return Ok(Some(span));
             }
         }
@@ -303,9 +317,15 @@ impl<R: Read> CaptureReader<R> {
     }
 
     fn time(&self, interface: usize, high: u32, low: u32) -> Option<u64> {
-        let interface = self.interfaces.get(interface)?;
+        Some(self.interfaces.get(interface)?.nanoseconds(high, low))
+    }
+}
+
+impl CaptureInterface {
+    /// Converts a number of ticks to nanoseconds since 1970; `u64::MAX` if they do not fit.
+    fn nanoseconds(&self, high: u32, low: u32) -> u64 {
         let ticks = (u64::from(high) << 32) | u64::from(low);
-        let ns = match interface.tick_ns {
+        let ns = match self.tick_ns {
             (1, 1) => ticks,
             (numerator, 1) => ticks.saturating_mul(numerator),
             (numerator, denominator) => {
@@ -313,9 +333,11 @@ impl<R: Read> CaptureReader<R> {
                 u64::try_from(ns).unwrap_or(u64::MAX)
             }
         };
-        Some(ns.saturating_add_signed(interface.offset_ns))
+        ns.saturating_add_signed(self.offset_ns)
     }
+}
 
+impl<R: Read> CaptureReader<R> {
     fn end_of_file(&mut self) -> Option<FrameSpan> {
         self.truncated |= self.start < self.end;
         None
@@ -360,6 +382,18 @@ impl<R: Read> CaptureReader<R> {
     fn consume(&mut self, len: usize) {
         self.start += len;
         self.passed += len as u64;
+    }
+}
+
+/// Returns the error for a file that begins with these bytes.
+fn unknown_format(magic: [u8; 4]) -> CaptureError {
+    match magic {
+        [0x1f, 0x8b, ..] => CaptureError::Compressed("gzip", "gzip"),
+        [0xfd, b'7', b'z', b'X'] => CaptureError::Compressed("xz", "xz"),
+        [0x28, 0xb5, 0x2f, 0xfd] => CaptureError::Compressed("zstd", "zstd"),
+        [b'B', b'Z', b'h', _] => CaptureError::Compressed("bzip2", "bzip2"),
+        [0x04, 0x22, 0x4d, 0x18] => CaptureError::Compressed("lz4", "lz4"),
+        _ => CaptureError::Magic(magic),
     }
 }
 

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha1::{Digest, Sha1};
 use towpath_wire::keys;
-use towpath_wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
+use towpath_wire::{AddAddr, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption};
 
-use super::connection::{FallbackReason, NoteContext, NoteKind, TracedSubflow};
+use super::connection::{FallbackReason, MAX_EARLY_NOTES, NoteContext, NoteKind, TracedSubflow};
 use super::data_stream::SendContext;
 use super::direction::WindowScale;
 use super::layers::CutOptions;
@@ -17,6 +17,15 @@ impl Tracker {
     /// Processes the parts of a segment that concern connections and subflows themselves.
     pub(super) fn on_handshake_options(&mut self, located: &LocatedSegment<'_>) {
         let flags = located.segment.flags;
+        if flags.contains(Flags::SYN)
+            && let Some(subflow) = self.subflows.get_mut(located.subflow)
+        {
+            let opener = located.side ^ usize::from(flags.contains(Flags::ACK));
+            subflow.on_first_syn(opener, located.now_ns);
+        }
+        // The ends may have been swapped.
+        let side = self.side(located.subflow, located.segment.source).unwrap_or(located.side);
+        let located = &LocatedSegment { side, ..*located };
         match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
             (true, false) => self.on_syn(located),
             (true, true) => self.on_syn_ack(located),
@@ -57,11 +66,14 @@ impl Tracker {
             subflow.is_join = true;
             subflow.backup = backup;
             subflow.token = Some(token);
-            subflow.address_ids = [Some(address_id), None];
+            if let Some(id) = subflow.address_ids.get_mut(located.side) {
+                *id = Some(address_id);
+            }
             if let (false, Some(&(connection, end))) = (is_known, self.tokens.get(&token)) {
                 // The token is the receiver's, so the sender is the other end.
-                self.attach(located.subflow, connection as usize, end == 0);
+                self.attach(located.subflow, connection as usize, end == located.side);
             }
+            self.on_joined_address(located, address_id);
             return;
         }
         if !is_known {
@@ -110,6 +122,7 @@ impl Tracker {
             if let Some(id) = subflow.address_ids.get_mut(located.side) {
                 *id = Some(address_id);
             }
+            self.on_joined_address(located, address_id);
             return;
         }
         if subflow.is_join {
@@ -155,8 +168,12 @@ impl Tracker {
                 None
             }
             MptcpOption::Join(_) => None,
-            MptcpOption::AddAddress(add) => Some(add_addr_text(add)),
+            MptcpOption::AddAddress(add) => {
+                self.on_announced_address(located, add);
+                Some(add_addr_text(add))
+            }
             MptcpOption::RemoveAddress(ids) => {
+                self.on_removed_addresses(located, ids);
                 let ids: Vec<_> = ids.iter().map(u8::to_string).collect();
                 Some(format!("REMOVE_ADDR of {}", ids.join(", ")))
             }
@@ -178,7 +195,7 @@ impl Tracker {
             }
             MptcpOption::Reset(reset) => {
                 if let Some(subflow) = self.subflows.get_mut(located.subflow) {
-                    subflow.reset_reason = Some(reset.reason);
+                    subflow.reset_reason = Some(*reset);
                 }
                 None
             }
@@ -186,6 +203,8 @@ impl Tracker {
         };
         if let Some((_, connection)) = self.subflow_and_connection(located.subflow) {
             *connection.options.entry(name).or_default() += 1;
+        } else if let Some(subflow) = self.subflows.get_mut(located.subflow) {
+            *subflow.early_options.entry(name).or_default() += 1;
         }
         if let Some(text) = text {
             self.add_note(located, NoteKind::PathManager, text);
@@ -213,11 +232,13 @@ impl Tracker {
         }
         subflow.is_v0 = connection.version == Some(0);
         let keys_by_end = [(side, capable.sender_key), (1 - side, capable.receiver_key)];
-        let mut tokens = Vec::new();
+        let (mut tokens, mut changed_keys) = (Vec::new(), Vec::new());
         for (end, key) in keys_by_end {
             let (Some(key), Some(stored)) = (key, connection.keys.get_mut(end)) else { continue };
-            if stored.replace(key) == Some(key) {
-                continue;
+            match stored.replace(key) {
+                Some(previous) if previous == key => continue,
+                Some(_) => changed_keys.push(end),
+                None => {}
             }
             let (token, first) = token_and_first_dsn(key, capable.version);
             if let Some(data) = connection.data.get_mut(end) {
@@ -235,6 +256,13 @@ impl Tracker {
             }
         }
         self.tokens.extend(tokens);
+        for end in changed_keys {
+            let name = if end == 0 { "opener" } else { "other end" };
+            let text = format!(
+                "the key of the {name} has changed: a middlebox or a second connection wrote it"
+            );
+            self.add_note(located, NoteKind::Subflow, text);
+        }
     }
 
     fn on_reset(&mut self, located: &LocatedSegment<'_>) {
@@ -244,7 +272,7 @@ impl Tracker {
         }
         subflow.reset_ns = Some(located.now_ns);
         let text = match subflow.reset_reason {
-            Some(reason) => format!("RST: {}", reset_reason(reason)),
+            Some(reset) => format!("RST: {}", reset_text(reset)),
             None => "RST".to_owned(),
         };
         self.add_note(located, NoteKind::Subflow, text);
@@ -289,12 +317,15 @@ impl Tracker {
         }
     }
 
-    fn add_note(&mut self, located: &LocatedSegment<'_>, kind: NoteKind, text: String) {
+    pub(super) fn add_note(&mut self, located: &LocatedSegment<'_>, kind: NoteKind, text: String) {
         let LocatedSegment { now_ns, side, .. } = *located;
-        let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) else {
-            return;
-        };
-        connection.add_note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
+        if let Some((subflow, connection)) = self.subflow_and_connection(located.subflow) {
+            connection.add_note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
+        } else if let Some(subflow) = self.subflows.get_mut(located.subflow)
+            && subflow.early_notes.len() < MAX_EARLY_NOTES
+        {
+            subflow.early_notes.push((NoteContext { now_ns, subflow: 0, side, kind }, text));
+        }
     }
 }
 
@@ -353,8 +384,13 @@ fn add_addr_text(add: &AddAddr) -> String {
     format!("ADD_ADDR {}: {address}{echo}", add.address_id)
 }
 
-/// Returns the text of an MP_TCPRST reason code (RFC 8684 §3.6).
-pub(super) fn reset_reason(reason: u8) -> &'static str {
+/// Returns the text of an MP_TCPRST option (RFC 8684 §3.6).
+pub(super) fn reset_text(reset: MpTcpRst) -> String {
+    let transient = if reset.transient { " (transient)" } else { "" };
+    format!("{}{transient}", reset_reason(reset.reason))
+}
+
+fn reset_reason(reason: u8) -> &'static str {
     match reason {
         0 => "no reason given",
         1 => "a Multipath TCP error",

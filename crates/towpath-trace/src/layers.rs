@@ -1,4 +1,4 @@
-//! Parsing of a frame down to its TCP segment: link layer, IPv4 or IPv6, TCP header.
+//! Parsing of a frame down to its TCP segment: IPv4 or IPv6, TCP header.
 //!
 //! The stack's own parser does not fit, because a capture contains packets that a host never
 //! receives. Examples are a total length of 0 (offloaded super-segments above 64 KiB), unset IPv4
@@ -10,42 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use towpath_wire::Flags;
 
 use super::file::CapturedFrame;
+use super::link::{SkipReason, find_ip_packet};
 
 const TCP: u8 = 6;
 /// Kind of all Multipath TCP options (RFC 8684 §3).
 const MULTIPATH_KIND: u8 = 30;
-const LINK_NULL: u16 = 0;
-const LINK_ETHERNET: u16 = 1;
-const LINK_RAW_BSD: u16 = 12;
-const LINK_RAW_OPENBSD: u16 = 14;
-const LINK_RAW: u16 = 101;
-const LINK_LOOP: u16 = 108;
-const LINK_SLL: u16 = 113;
-const LINK_IPV4: u16 = 228;
-const LINK_IPV6: u16 = 229;
-const LINK_SLL2: u16 = 276;
-
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// SLL packet type of frames sent by the host itself.
-const SLL_OUTGOING: u16 = 4;
-
-/// Reason for skipping a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum SkipReason {
-    /// Unknown link layer, with its LINKTYPE.
-    LinkType(u16),
-    /// Neither IPv4 nor IPv6: ARP, LLDP, …
-    NotIp,
-    /// IP, but not TCP.
-    NotTcp,
-    /// A fragment, which is useless without the others.
-    Fragment,
-    /// The captured bytes end before the end of the TCP header.
-    Cut,
-    /// A header that contradicts itself.
-    Malformed,
-}
+const UDP: u8 = 17;
 
 /// Address and port. IPv4 is stored as a mapped address, so both forms compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,59 +130,6 @@ pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'
     }
 }
 
-/// Returns the IP packet, and the direction if the link layer contains it.
-fn find_ip_packet<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
-    let bytes = frame.bytes;
-    let after = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
-    match frame.link_type {
-        LINK_ETHERNET => Ok((after_vlan_tags(after(12)?)?, None)),
-        LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
-        // The family value differs between systems; the version in the header does not.
-        LINK_NULL | LINK_LOOP => Ok((after(4)?, None)),
-        LINK_SLL => {
-            let &[t0, t1, ..] = bytes else { return Err(SkipReason::Cut) };
-            let outbound = u16::from_be_bytes([t0, t1]) == SLL_OUTGOING;
-            Ok((after_vlan_tags(after(14)?)?, Some(outbound)))
-        }
-        LINK_SLL2 => {
-            let &[p0, p1, _, _, _, _, _, _, _, _, kind, ..] = bytes else {
-                return Err(SkipReason::Cut);
-            };
-            let after_link = after(20)?;
-            let ip = match u16::from_be_bytes([p0, p1]) {
-                ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => after_link,
-                VLAN | PROVIDER_VLAN | OLD_VLAN => {
-                    after_vlan_tags(after_link.get(2..).ok_or(SkipReason::Cut)?)?
-                }
-                _ => return Err(SkipReason::NotIp),
-            };
-            Ok((ip, Some(u16::from(kind) == SLL_OUTGOING)))
-        }
-        other => Err(SkipReason::LinkType(other)),
-    }
-}
-
-const VLAN: u16 = 0x8100;
-const PROVIDER_VLAN: u16 = 0x88a8;
-const OLD_VLAN: u16 = 0x9100;
-/// Maximum number of nested VLAN tags that are parsed.
-const MAX_TAGS: usize = 4;
-
-/// Returns the payload of a type field and any VLAN tags (IEEE 802.1Q).
-fn after_vlan_tags(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
-    for _ in 0..=MAX_TAGS {
-        let Some((&kind, payload)) = bytes.split_first_chunk::<2>() else {
-            return Err(SkipReason::Cut);
-        };
-        match u16::from_be_bytes(kind) {
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(payload),
-            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = payload.get(2..).ok_or(SkipReason::Cut)?,
-            _ => return Err(SkipReason::NotIp),
-        }
-    }
-    Err(SkipReason::NotIp)
-}
-
 fn parse_ipv4(
     ip: &[u8],
     wire_bytes: usize,
@@ -232,8 +149,10 @@ fn parse_ipv4(
     if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
         return Err(SkipReason::Fragment);
     }
-    if protocol != TCP {
-        return Err(SkipReason::NotTcp);
+    match protocol {
+        TCP => {}
+        UDP => return Err(SkipReason::Udp),
+        _ => return Err(SkipReason::NotTcp),
     }
     let mapped_address =
         |octets: [u8; 4]| IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets));
@@ -279,6 +198,7 @@ fn parse_ipv6(
     }
     match protocol {
         TCP => {}
+        UDP => return Err(SkipReason::Udp),
         44 => return Err(SkipReason::Fragment),
         _ => return Err(SkipReason::NotTcp),
     }
@@ -313,4 +233,49 @@ fn parse_tcp(
         ip_bytes: ip_bytes as u32,
         outbound,
     })
+}
+
+/// UDP datagram of a captured frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CapturedDatagram<'a> {
+    /// Sockets of both ends, in a fixed order.
+    pub(super) ends: (SocketKey, SocketKey),
+    /// Captured part of the payload.
+    pub(super) payload: &'a [u8],
+}
+
+impl CapturedDatagram<'_> {
+    /// Returns true if the payload begins with a long header of a known QUIC version (RFC 9000
+    /// §17.2, RFC 9369) or with version negotiation.
+    pub(super) fn has_quic_long_header(&self) -> bool {
+        let Some(&[first, v0, v1, v2, v3]) = self.payload.first_chunk::<5>() else { return false };
+        let version = u32::from_be_bytes([v0, v1, v2, v3]);
+        let is_known = matches!(version, 1 | 0x6b33_43cf) || version >> 8 == 0x00ff_0000;
+        match version {
+            0 => first & 0x80 != 0 && self.payload.len() > 7,
+            _ => first & 0xc0 == 0xc0 && is_known,
+        }
+    }
+}
+
+/// Parses a frame for which [`segment`] returned [`SkipReason::Udp`].
+pub(super) fn datagram<'a>(frame: &CapturedFrame<'a>) -> Option<CapturedDatagram<'a>> {
+    let (ip, _) = find_ip_packet(frame).ok()?;
+    let first = *ip.first()?;
+    let (source, destination, udp) = if first >> 4 == 4 {
+        let address = |start: usize| {
+            let octets = *ip.get(start..)?.first_chunk::<4>()?;
+            Some(IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets)))
+        };
+        (address(12)?, address(16)?, ip.get(usize::from(first & 0xf) * 4..)?)
+    } else {
+        let address =
+            |start: usize| Some(u128::from_be_bytes(*ip.get(start..)?.first_chunk::<16>()?));
+        // Extension headers before UDP are rare, and then nothing is claimed.
+        (address(8)?, address(24)?, ip.get(40..).filter(|_| ip.get(6) == Some(&UDP))?)
+    };
+    let &[s0, s1, d0, d1, _, _, _, _, ref payload @ ..] = udp else { return None };
+    let source = SocketKey { address: source, port: u16::from_be_bytes([s0, s1]) };
+    let destination = SocketKey { address: destination, port: u16::from_be_bytes([d0, d1]) };
+    Some(CapturedDatagram { ends: (source.min(destination), source.max(destination)), payload })
 }

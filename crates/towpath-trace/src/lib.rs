@@ -1,18 +1,20 @@
 //! Analysis of a capture: connections, subflows and their metrics, in one pass with bounded memory.
 //!
 //! Reading order:
-//! - [`file`]: pcap and pcapng; [`layers`]: from a frame to a segment.
-//! - [`tracker`]: from segments to connections, with [`handshake`], [`connection`] and
-//!   [`cut_options`].
+//! - [`file`]: pcap and pcapng; [`link`] and [`layers`]: from a frame to a segment.
+//! - [`tracker`]: from segments to connections, with [`handshake`], [`addresses`],
+//!   [`connection`] and [`cut_options`].
 //! - [`direction`]: one direction of a subflow, with [`send_limits`]: limits of its sender.
 //! - [`data_stream`]: one direction of a connection.
 //! - [`ranges`] and [`stats`]: ranges and statistics for both.
 //! - [`sequence`] and [`sequences`]: time–sequence pictures.
 //! - [`summary`]: metrics at the end; [`account`]: capacity accounting; [`records`]: the result.
+//! - [`verdict`]: verdict and warnings.
 //! - [`feed`]: a capture that is still being written; [`text`]: output for people.
 //! - [`delay`]: one-way delays from two captures.
 
 mod account;
+mod addresses;
 mod connection;
 mod cut_options;
 mod data_stream;
@@ -22,6 +24,7 @@ mod feed;
 mod file;
 mod handshake;
 mod layers;
+mod link;
 mod ranges;
 mod records;
 mod send_limits;
@@ -31,15 +34,17 @@ mod stats;
 mod summary;
 mod text;
 mod tracker;
+mod verdict;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
 use towpath_result::CapturedConnection;
 use towpath_result::store::StoredRun;
 
 use file::{CaptureReader, CapturedFrame};
-use layers::SkipReason;
+use layers::SocketKey;
+use link::SkipReason;
 use tracker::Tracker;
 
 pub use delay::CaptureClockOffset;
@@ -76,6 +81,8 @@ pub struct CaptureAnalysis {
     pub truncated: bool,
     /// Number of frames that were skipped, by reason.
     skipped: BTreeMap<SkipReason, u64>,
+    /// Frames whose time is missing or wrong.
+    timing: TimestampCounts,
     /// Every connection with its metrics, those with most payload first.
     pub connections: Vec<CapturedConnection>,
 }
@@ -91,6 +98,22 @@ pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<CaptureAnalys
     Ok(builder.finish(&reader, (taken_at, truncated)))
 }
 
+/// Numbers of frames whose time is missing or wrong.
+#[derive(Debug, Clone, Copy, Default)]
+struct TimestampCounts {
+    /// Frames of a format without times.
+    missing: u64,
+    /// Times that no clock has, such as 1,200,000 µs within a second.
+    invalid: u64,
+    /// Frames that are more than [`MAX_CLOCK_STEP_NS`] older than an earlier one.
+    backward: u64,
+}
+
+/// Largest plausible disorder of the frames of several interfaces.
+const MAX_CLOCK_STEP_NS: u64 = 1_000_000_000;
+/// Maximum number of pairs of ends that are remembered as QUIC.
+const MAX_QUIC_FLOWS: usize = 1 << 16;
+
 /// State accumulated from the frames so far.
 #[derive(Debug, Default)]
 struct AnalysisBuilder {
@@ -101,6 +124,9 @@ struct AnalysisBuilder {
     begin_ns: Option<u64>,
     now_ns: u64,
     duration_ns: u64,
+    timing: TimestampCounts,
+    /// Pairs of ends that sent a long header of QUIC. Only for lookups, never iterated.
+    quic_flows: HashSet<(SocketKey, SocketKey)>,
 }
 
 impl AnalysisBuilder {
@@ -109,13 +135,32 @@ impl AnalysisBuilder {
         self.wire_bytes += u64::from(frame.wire_bytes);
         if let Some(at_ns) = frame.at_ns {
             // Frames of several interfaces may be slightly out of order.
-            self.now_ns = at_ns.saturating_sub(*self.begin_ns.get_or_insert(at_ns));
+            let begin_ns = *self.begin_ns.get_or_insert(at_ns);
+            self.now_ns = at_ns.saturating_sub(begin_ns);
+            let latest_ns = begin_ns.saturating_add(self.duration_ns);
+            self.timing.backward += u64::from(at_ns.saturating_add(MAX_CLOCK_STEP_NS) < latest_ns);
             self.duration_ns = self.now_ns.max(self.duration_ns);
+        } else {
+            self.timing.missing += 1;
         }
         match layers::segment(frame) {
             Ok(segment) => self.tracker.on_segment(&segment, frame.interface, self.now_ns),
-            Err(reason) => *self.skipped.entry(reason).or_default() += 1,
+            Err(SkipReason::Udp) if self.is_quic(frame) => self.skip(SkipReason::Quic),
+            Err(reason) => self.skip(reason),
         }
+    }
+
+    fn skip(&mut self, reason: SkipReason) {
+        *self.skipped.entry(reason).or_default() += 1;
+    }
+
+    /// Returns true if a datagram has a long header of QUIC, or belongs to ends that sent one.
+    fn is_quic(&mut self, frame: &CapturedFrame<'_>) -> bool {
+        let Some(datagram) = layers::datagram(frame) else { return false };
+        if datagram.has_quic_long_header() && self.quic_flows.len() < MAX_QUIC_FLOWS {
+            self.quic_flows.insert(datagram.ends);
+        }
+        self.quic_flows.contains(&datagram.ends)
     }
 
     fn finish<R: Read>(
@@ -134,6 +179,7 @@ impl AnalysisBuilder {
             duration_ns: self.duration_ns,
             truncated,
             skipped: self.skipped,
+            timing: TimestampCounts { invalid: reader.invalid_times(), ..self.timing },
             connections: Vec::new(),
         };
         analysis.connections = summary::connections(&analysis);

@@ -2,7 +2,6 @@
 //! unchanged.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use towpath_result::format::number;
@@ -11,13 +10,11 @@ use towpath_result::{
     AccountSummary, CapturePoint, CapturedConnection, ConnectionState, CutEvidence, Event,
     EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record,
     SCHEMA_VERSION, StackStats, Subflow as SubflowRecord, SubflowEnd, SubflowSummary, Summary,
-    Warning,
 };
 use towpath_scenario::{DataDirection, Transport, World};
 
 use super::CaptureAnalysis;
 use super::connection::{NoteKind, TracedConnection, TracedSubflow};
-use super::layers::SkipReason;
 use super::stats::INITIAL_BIN_NS;
 use super::summary::{DIRECTIONS, path_name};
 
@@ -274,54 +271,6 @@ impl CaptureAnalysis {
         }
     }
 
-    /// Returns the verdict in one sentence.
-    pub(super) fn verdict(&self) -> String {
-        let is_whole =
-            |c: &&CapturedConnection| matches!(c.cut_options, None | Some(CutEvidence::Tcp));
-        let whole = self.connections.iter().filter(is_whole);
-        let cut_count = self.connections.len() - whole.clone().count();
-        if cut_count > 0 && whole.clone().count() == 0 {
-            return self.cut_verdict(cut_count);
-        }
-        let count = whole.clone().count();
-        let multipath = whole.clone().filter(|c| c.multipath && c.fallback.is_none());
-        let with_several_subflows = multipath.clone().filter(|c| c.subflows.len() > 1).count();
-        let fell_back = whole.filter(|c| c.fallback.is_some()).count();
-        let plural = if count == 1 { "" } else { "s" };
-        let mut text =
-            format!("{count} connection{plural}, {} over Multipath TCP", multipath.count());
-        if with_several_subflows > 0 {
-            let _ = write!(text, " ({with_several_subflows} with several subflows)");
-        }
-        if fell_back > 0 {
-            let _ = write!(text, ", {fell_back} fell back to TCP");
-        }
-        if cut_count > 0 {
-            let _ = write!(text, "; {}", self.cut_verdict(cut_count));
-        }
-        text
-    }
-
-    /// Returns a sentence about connections whose options were not captured.
-    fn cut_verdict(&self, count: usize) -> String {
-        let of_multipath = { self.connections.iter() }
-            .filter(|connection| connection.cut_options == Some(CutEvidence::Multipath))
-            .count();
-        let plural = if count == 1 { "" } else { "s" };
-        let mut text =
-            format!("{count} TCP connection{plural} or subflow{plural} with options cut off");
-        if of_multipath > 0 {
-            let _ = write!(text, ", {of_multipath} of Multipath TCP");
-        }
-        if of_multipath < count {
-            let _ = write!(text, ", {} of TCP or Multipath TCP", count - of_multipath);
-        }
-        if count > 1 {
-            text.push_str("; it is unknown which belong together");
-        }
-        text
-    }
-
     fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
         let directions = captured.directions.iter().filter(|way| way.bytes > 0);
         let side = |direction| usize::from(direction == DataDirection::Down);
@@ -359,61 +308,6 @@ impl CaptureAnalysis {
             }
         };
         directions.map(flow_summary).collect()
-    }
-
-    /// Returns reasons to distrust the metrics of this capture.
-    pub fn warnings(&self) -> Vec<Warning> {
-        let mut warnings = Vec::new();
-        let mut warn = |text: String, hint: &str| {
-            warnings.push(Warning { text, hint: Some(hint.to_owned()) });
-        };
-        if self.truncated {
-            let text = "the file ends in the middle of a packet".to_owned();
-            warn(text, "all packets before it are included");
-        }
-        let unseen: u64 =
-            self.connections.iter().flat_map(|c| &c.directions).map(|w| w.unseen_bytes).sum();
-        if unseen > 0 {
-            let text = format!(
-                "{} were acknowledged but are not in the capture",
-                number::bytes(unseen as f64)
-            );
-            warn(
-                text,
-                "the capture lost packets, or contains only one path: capture with a larger buffer",
-            );
-        }
-        let cut_headers = self.skipped.get(&SkipReason::Cut).copied().unwrap_or(0);
-        if self.tracker.cut_packets + cut_headers > 0 {
-            let text = match (self.tracker.cut_packets, cut_headers) {
-                (packets, 0) => {
-                    format!("the snap length cut off TCP options of {packets} packets")
-                }
-                (0, packets) => format!("the snap length cut off headers of {packets} packets"),
-                (options, headers) => format!(
-                    "the snap length cut off TCP options of {options} packets and headers of {headers}"
-                ),
-            };
-            warn(text, "capture at least 192 bytes of each packet: `tcpdump -s 192`");
-        }
-        if self.tracker.untracked > 0 {
-            let text = format!(
-                "{} packets exceed the maximum number of connections",
-                self.tracker.untracked
-            );
-            warn(text, "split the capture, or filter it");
-        }
-        let has_unknown_place = |direction: &towpath_result::CapturedDirection| {
-            direction.bytes > 0 && matches!(direction.capture_point, CapturePoint::Unknown)
-        };
-        if self.connections.iter().flat_map(|c| &c.directions).any(has_unknown_place) {
-            let text = "the capture point of some connections is unknown";
-            warn(
-                text.to_owned(),
-                "set it with `--capture-point opener` or `--capture-point acceptor`",
-            );
-        }
-        warnings
     }
 }
 

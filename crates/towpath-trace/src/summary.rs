@@ -10,8 +10,8 @@ use towpath_result::{
 use towpath_scenario::DataDirection;
 
 use super::connection::{CutCounts, FallbackReason, TracedConnection, TracedSubflow};
-use super::direction::DirectionTracker;
-use super::handshake::reset_reason;
+use super::direction::{ActivePeriod, DirectionTracker};
+use super::handshake::reset_text;
 use super::stats::ByteProgress;
 use super::tracker::Tracker;
 use super::{CaptureAnalysis, TakenAt};
@@ -27,14 +27,25 @@ impl Tracker {
         // A join to a connection that was never captured is a connection of its own.
         for index in 0..self.subflows.len() {
             let Some(subflow) = self.subflows.get(index) else { continue };
-            if subflow.connection.is_none() {
-                let (first_ns, join) = (subflow.first_ns, subflow.is_join);
-                let connection = self.connect(index, first_ns);
-                if let Some(state) = self.connections.get_mut(connection) {
-                    (state.multipath, state.late) = (join, true);
-                }
+            if subflow.connection.is_some() {
+                continue;
+            }
+            let (first_ns, token) = (subflow.first_ns, subflow.token);
+            let is_multipath = subflow.is_join || !subflow.early_options.is_empty();
+            // All joins with one token belong to one connection.
+            if let Some(&(connection, end)) = token.and_then(|token| self.tokens.get(&token)) {
+                self.attach(index, connection as usize, end == 0);
+                continue;
+            }
+            let connection = self.connect(index, first_ns);
+            if let Some(state) = self.connections.get_mut(connection) {
+                (state.multipath, state.late) = (is_multipath, true);
+            }
+            if let Some(token) = token {
+                self.tokens.insert(token, (connection as u32, 1));
             }
         }
+        self.note_unreachable_announcements();
         for connection in &mut self.connections {
             let evidence = connection.cut.map(CutCounts::evidence);
             if evidence == Some(CutEvidence::Tcp) && connection.multipath {
@@ -181,10 +192,9 @@ fn describe_subflow(
         handshake_ns,
         first_ns: subflow.first_ns,
         last_ns,
-        reset: subflow.reset_ns.map(|_| match subflow.reset_reason {
-            Some(reason) => reset_reason(reason).to_owned(),
-            None => "no reason given".to_owned(),
-        }),
+        reset: subflow
+            .reset_ns
+            .map(|_| subflow.reset_reason.map_or_else(|| "no reason given".to_owned(), reset_text)),
         directions: directions
             .map(|(side, (d, direction))| {
                 let at_receiver =
@@ -294,28 +304,31 @@ fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
 }
 
 /// Returns the handovers: changes from a subflow that then carries no data for at least a second.
-/// The new subflow began to carry data while the old one was in use, or after it.
+/// The new subflow began to carry data while the old one was in use, or after it. Data that begins
+/// after a pause of the application does not make a handover.
 fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
-    let mut periods: Vec<(u32, u64, u64)> = Vec::new();
+    let mut periods: Vec<(u32, ActivePeriod)> = Vec::new();
     for subflow in subflows {
         let Some(direction) = subflow.directions.get(side) else { continue };
         let number = u32::from(subflow.number);
-        periods.extend(direction.active_periods.iter().map(|(start, end)| (number, *start, *end)));
+        periods.extend(direction.active_periods.iter().map(|period| (number, *period)));
     }
     let mut handovers = Vec::new();
-    for &(old_number, old_start, old_end) in &periods {
+    for &(old_number, old) in &periods {
         // The next subflow started after the old one did, and continued after the old one stopped.
-        let next_period = periods.iter().filter(|(number, start, end)| {
+        let next_period = periods.iter().filter(|(number, period)| {
             *number != old_number
-                && *start > old_start
-                && *end > old_end.saturating_add(ABANDONED_AFTER_NS)
+                && !period.is_after_pause
+                && period.start_ns > old.start_ns
+                && period.end_ns > old.end_ns.saturating_add(ABANDONED_AFTER_NS)
         });
-        let Some(&(new_number, first_new_ns, _)) = next_period.min_by_key(|(_, start, _)| *start)
+        let Some(&(new_number, next)) = next_period.min_by_key(|(_, period)| period.start_ns)
         else {
             continue;
         };
-        let is_resumed = periods.iter().any(|(number, start, _)| {
-            *number == old_number && *start > old_end && *start < first_new_ns
+        let (first_new_ns, old_end) = (next.start_ns, old.end_ns);
+        let is_resumed = periods.iter().any(|(number, period)| {
+            *number == old_number && period.start_ns > old_end && period.start_ns < first_new_ns
         });
         if is_resumed {
             continue;

@@ -11,7 +11,7 @@ use towpath_result::{
 use towpath_scenario::DataDirection;
 
 use super::CaptureAnalysis;
-use super::layers::SkipReason;
+use super::link::SkipReason;
 use super::records::span;
 
 impl CaptureAnalysis {
@@ -21,7 +21,10 @@ impl CaptureAnalysis {
             let text = match reason {
                 SkipReason::LinkType(kind) => format!("unknown link type {kind}"),
                 SkipReason::NotIp => "not IP".to_owned(),
-                SkipReason::NotTcp => "not TCP".to_owned(),
+                SkipReason::NotTcp => "neither TCP nor UDP".to_owned(),
+                SkipReason::Udp => "UDP".to_owned(),
+                SkipReason::Quic => "QUIC".to_owned(),
+                SkipReason::Encrypted => "encrypted Wi-Fi frames".to_owned(),
                 SkipReason::Fragment => "fragments".to_owned(),
                 SkipReason::Cut => "truncated in a header".to_owned(),
                 SkipReason::Malformed => "malformed headers".to_owned(),
@@ -139,13 +142,14 @@ fn title(connection: &CapturedConnection) -> String {
     format!("connection {}: {}", connection.flow, facts.join(", "))
 }
 
-const COLUMNS: [(&str, usize); 7] = [
-    ("state", 13),
-    ("up", 10),
-    ("down", 10),
+const COLUMNS: [(&str, usize); 8] = [
+    ("state", 12),
+    ("up", 9),
+    ("down", 9),
     ("share", 8),
-    ("rtt", 10),
-    ("retrans", 10),
+    ("rtt", 9),
+    ("retrans", 9),
+    ("out of order", 13),
     ("reinjected", 10),
 ];
 
@@ -172,10 +176,24 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
             line.push_str(&pad(&cut(&cell, width - 1), width));
         }
         let _ = writeln!(out, "{}", line.trim_end());
+        paragraph(out, &format!("      {}", subflow_facts(subflow)), width);
     }
 }
 
-fn cells(subflow: &CapturedSubflow) -> [String; 7] {
+/// Returns a subflow's sockets and handshake, and how it failed.
+fn subflow_facts(subflow: &CapturedSubflow) -> String {
+    let mut facts = vec![format!("{} → {}", subflow.local, subflow.remote)];
+    facts.extend(subflow.handshake_ns.map(|ns| format!("handshake {}", span(ns))));
+    let unanswered = subflow.unanswered_syns();
+    if unanswered > 0 {
+        let plural = if unanswered == 1 { "" } else { "s" };
+        facts.push(format!("{unanswered} SYN{plural} without an answer"));
+    }
+    facts.extend(subflow.reset.as_ref().map(|reason| format!("reset: {}", clean(reason))));
+    facts.join(", ")
+}
+
+fn cells(subflow: &CapturedSubflow) -> [String; 8] {
     let busiest = subflow.directions.iter().max_by_key(|d| d.payload_bytes);
     let bytes = |direction| {
         let d = subflow.directions.iter().find(|d| d.direction == direction);
@@ -189,7 +207,8 @@ fn cells(subflow: &CapturedSubflow) -> [String; 7] {
         bytes(DataDirection::Down),
         of_busiest(&|d| number::percent(d.share)),
         of_busiest(&|d| d.rtt.map_or("–".to_owned(), |rtt| span(rtt.p50_ns))),
-        of_busiest(&|d| number::bytes((d.retransmitted_bytes + d.out_of_order_bytes) as f64)),
+        of_busiest(&|d| number::bytes(d.retransmitted_bytes as f64)),
+        of_busiest(&|d| number::bytes(d.out_of_order_bytes as f64)),
         of_busiest(&|d| number::bytes(d.reinjected_bytes as f64)),
     ]
 }

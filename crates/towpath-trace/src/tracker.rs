@@ -143,7 +143,7 @@ impl Tracker {
         self.subflows.get(subflow).is_none_or(|s| s.established_ns.is_none() || s.is_v0)
     }
 
-    fn side(&self, subflow: usize, source: SocketKey) -> Option<usize> {
+    pub(super) fn side(&self, subflow: usize, source: SocketKey) -> Option<usize> {
         let [first, _] = self.subflows.get(subflow)?.ends;
         Some(usize::from(first != source))
     }
@@ -182,7 +182,9 @@ impl Tracker {
             0 => [segment.source, segment.destination],
             _ => [segment.destination, segment.source],
         };
-        self.subflows.push(TracedSubflow::new(ends, segment.flags.contains(Flags::SYN), now_ns));
+        let mut subflow = TracedSubflow::new(ends, segment.flags.contains(Flags::SYN), now_ns);
+        subflow.first_packet = (!subflow.saw_syn).then_some((opener, segment.seq));
+        self.subflows.push(subflow);
         let entry = (u32::try_from(index).ok()?, is_swapped);
         self.by_ends.insert(key, entry);
         self.latest = Some((key, entry));
@@ -196,7 +198,7 @@ impl Tracker {
             .directions
             .get(side)
             .is_some_and(|direction| direction.packets > 0 && !direction.is_syn(seq))
-            || (!subflow.saw_syn && subflow.directions.iter().any(|way| way.payload_bytes > 0))
+            || subflow.is_before_syn(side, seq)
     }
 
     /// Assigns the subflow to a connection if enough is known; returns its index.
@@ -281,6 +283,14 @@ impl Tracker {
         subflow_state.connection = Some(connection as u32);
         subflow_state.number = connection_state.subflows.len().min(usize::from(u16::MAX)) as u16;
         connection_state.subflows.push(subflow as u32);
+        for (note, text) in std::mem::take(&mut subflow_state.early_notes) {
+            let side = if is_swapped { 1 - note.side.min(1) } else { note.side };
+            let note = NoteContext { side, subflow: subflow_state.number, ..note };
+            connection_state.add_note(note, text);
+        }
+        for (name, count) in std::mem::take(&mut subflow_state.early_options) {
+            *connection_state.options.entry(name).or_default() += count;
+        }
         if connection_state.infinite {
             subflow_state.map_all();
         }
@@ -458,9 +468,7 @@ impl Tracker {
             && let Some(start) = sender.position_of_ssn(mapping.ssn)
         {
             sender.maps.add(SeqRange::new(start, start.saturating_add(len)), data_start);
-            if sender.has_unmapped_payload() {
-                sender.map_earlier_payload(sender_data, context);
-            }
+            sender.map_earlier_payload(sender_data, context);
         }
     }
 

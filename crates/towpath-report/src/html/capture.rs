@@ -156,6 +156,8 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
         "subflow",
         "state",
         "opened",
+        "handshake",
+        "SYNs without an answer",
         "packets",
         "payload",
         "acknowledged",
@@ -170,6 +172,11 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
         for subflow in &connection.subflows {
             for captured in subflow.directions.iter().filter(|d| d.packets > 0) {
                 let opened_by = if subflow.join { "MP_JOIN" } else { "first" };
+                let state = match &subflow.reset {
+                    Some(reason) => format!("{}: {reason}", subflow.state),
+                    None => subflow.state.clone(),
+                };
+                let handshake = subflow.handshake_ns;
                 let _ = write!(
                     out,
                     "<tr><td>{}</td><td class=\"keep\">{} {}</td><td class=\"n\">{}</td><td>{}</td>\
@@ -178,9 +185,11 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
                     connection.flow,
                     direction(captured.direction),
                     subflow.subflow,
-                    esc(&subflow.state)
+                    esc(&state)
                 );
                 for cell in [
+                    handshake.map_or("–".to_owned(), |ns| number::time(ns as f64)),
+                    number::count(f64::from(subflow.unanswered_syns())),
                     number::count(captured.packets as f64),
                     number::bytes(captured.payload_bytes as f64),
                     number::bytes(captured.acked_bytes as f64),

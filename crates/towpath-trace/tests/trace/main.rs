@@ -4,6 +4,8 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod cut_options;
+mod formats;
+mod joins;
 mod late_mappings;
 mod packets;
 
@@ -238,7 +240,7 @@ fn fragments_and_other_protocols_are_counted_and_skipped() {
     capture.packets.extend([(at_ns, fragment), (at_ns, udp), (at_ns, vec![0x45, 0])]);
     let trace = capture.trace();
     let table = trace.table(&[], 100, 10);
-    for text in ["1 fragments", "1 not TCP", "1 truncated in a header"] {
+    for text in ["1 fragments", "1 UDP", "1 truncated in a header"] {
         assert!(table.contains(text), "{table}");
     }
     assert_eq!(only_connection(&trace).subflows.len(), 1);
