@@ -1,6 +1,7 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
 //! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask graph`,
-//! `cargo xtask validate-vm`, `cargo xtask validate-random` and `cargo xtask failures`.
+//! `cargo xtask validate-vm`, `cargo xtask validate-random`, `cargo xtask failures` and
+//! `cargo xtask trace-matrix`.
 
 mod attack_tests;
 mod failures;
@@ -11,6 +12,7 @@ mod repository;
 mod specs;
 mod test;
 mod tidy;
+mod trace_matrix;
 mod validate_random;
 mod validate_vm;
 
@@ -85,7 +87,13 @@ usage: cargo xtask COMMAND
          --unprivileged   as a user without rights over the client's network
          --fix            apply the printed commands and run the doctor again
          --towpath FILE   this program instead of a release build
-         --json           print a line of JSON for each failure";
+         --json           print a line of JSON for each failure
+  trace-matrix
+         compare what `towpath trace` claims of damaged captures with the truth:
+         --random 13      random scenarios, 20 damaged captures of each
+         --seed S         another seed than 1
+         --emulated       over the kernel instead of simulated
+         --towpath FILE   this program instead of a release build";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -119,6 +127,10 @@ fn main() -> ExitCode {
         }
         ["failures", arguments @ ..] => match failures::FailureOptions::parse(arguments) {
             Some(options) => root().and_then(|root| failures::run(&root, &options, &mut out)),
+            None => return print_usage(&mut err),
+        },
+        ["trace-matrix", arguments @ ..] => match trace_matrix::MatrixOptions::parse(arguments) {
+            Some(options) => root().and_then(|root| trace_matrix::run(&root, &options, &mut out)),
             None => return print_usage(&mut err),
         },
         ["graph"] => root().and_then(|root| {

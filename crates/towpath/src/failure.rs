@@ -18,7 +18,7 @@ use crate::ui::Ui;
 
 /// Open a network in which Multipath TCP fails in a known way, or list the cases
 ///
-/// Each case is a failure from practice, or a healthy network, with its symptom and cause. The
+/// Each case is a failure from practice, with its symptom and cause; some are healthy networks. The
 /// program runs on the client; `TOWPATH_CONNECT` is the address of the server.
 #[derive(Debug, Args)]
 pub(crate) struct FailureArguments {

@@ -68,9 +68,10 @@ pub(crate) struct ServerArguments {
     /// Maximum number of bytes of a test, such as `10G` or `"10 GB"` [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) max_bytes: Option<u64>,
-    /// Maximum rate of a client in each direction, for all its traffic; no limit by default.
+    /// Maximum rate of a client in each direction, for all its traffic, such as `100M` or `"100
+    /// Mbit/s"` [default: no limit]
     ///
-    /// Such as `100M` or `"100 Mbit/s"`. A client is an IPv4 address or an IPv6 /64.
+    /// A client is an IPv4 address or an IPv6 /64.
     #[arg(long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) max_rate: Option<Rate>,
     /// Memory for all tests and stored results, such as `160M` or `"160 MB"`

@@ -8,7 +8,7 @@
 //! all of xtask it uses none of our crates: it writes files, runs the command, and reads its
 //! results.
 
-mod draw;
+pub(crate) mod draw;
 mod pages;
 mod picture;
 mod random;

@@ -8,7 +8,7 @@ use crate::{Endpoint, Flow, Profile, Scenario};
 pub use address::{address, end_of, families, path_and_end, path_of, prefix_bits};
 pub use links::{LinkDirections, ReportedDirection, split, topology};
 
-/// Maximum number of MPTCP endpoints of a host (Linux's `MPTCP_PM_ADDR_MAX`), and of subflows beside
+/// Maximum number of MPTCP endpoints of a host (Linux's `MPTCP_PM_ADDR_MAX`), and of subflows after
 /// the first. An IPv4 and an IPv6 address on the same path are two endpoints.
 pub const MAX_ENDPOINTS: usize = 8;
 

@@ -29,7 +29,7 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
         "duration = \"1.5 s\"",
         "congestion-control = \"reno\"",
         "scheduler = \"round-robin\"",
-        "# Does Multipath TCP add up two links?",
+        "# Does Multipath TCP use the capacity of both links?",
     ] {
         assert!(meta.scenario_toml.contains(part), "{part} is not in {}", meta.scenario_toml);
     }

@@ -107,12 +107,12 @@ struct DrawnPath {
 }
 
 /// Returns the name of scenario `number` of `seed`.
-pub(super) fn name(seed: u64, number: u32) -> String {
+pub(crate) fn name(seed: u64, number: u32) -> String {
     format!("twin-{seed}-{number}")
 }
 
 /// Returns scenario `number` of `seed` as a scenario file, which depends on nothing else.
-pub(super) fn scenario(seed: u64, number: u32) -> String {
+pub(crate) fn scenario(seed: u64, number: u32) -> String {
     let draws = ScenarioDraw { seed, number };
     let family = draws.choice("family", &FAMILIES);
     let paths = draws.paths(family);

@@ -107,7 +107,7 @@ impl Planner<'_> {
         if self.request.role == SetupRole::Client && !covers {
             return if required.contains(EndpointFlags::LAMINAR) {
                 problem(
-                    "would open a subflow to an address that it cannot reach, or across networks",
+                    "would open a subflow to an address that it cannot reach, or in another network",
                 )
             } else {
                 let alone =
