@@ -93,6 +93,7 @@ usage: cargo xtask COMMAND
          --random 13      random scenarios, 20 damaged captures of each
          --seed S         another seed than 1
          --emulated       over the kernel instead of simulated
+         --keep DIR       folder in which scenarios and captures are kept
          --towpath FILE   this program instead of a release build";
 
 fn main() -> ExitCode {

@@ -75,6 +75,14 @@ pub(super) struct DataStreamTracker {
     scratch: Vec<SeqRange>,
 }
 
+/// Distance of a data number from those of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DsnDistance {
+    pub(super) bytes: u64,
+    /// False if only the lower 32 bits could be compared.
+    pub(super) is_64_bit: bool,
+}
+
 /// The absolute data number of relative number 0.
 #[derive(Debug, Clone, Copy)]
 struct DsnBase {
@@ -113,16 +121,21 @@ impl DataStreamTracker {
         Some(near.saturating_add(i64::from(low.wrapping_sub(expected).cast_signed())))
     }
 
-    /// Returns the distance of a number from the current position; `None` if unknown.
-    pub(super) fn distance(&self, number: DataAck) -> Option<u64> {
+    /// Returns the distance of a number from the current position; `None` if nothing was seen.
+    pub(super) fn distance(&self, number: DataAck) -> Option<DsnDistance> {
         let base = self.base?;
         let near = self.highest.max(self.acked);
-        match number {
+        let low = match number {
             DataAck::Long(number) if base.is_64_bit => {
-                Some(number.wrapping_sub(base.number).cast_signed().abs_diff(near))
+                let bytes = number.wrapping_sub(base.number).cast_signed().abs_diff(near);
+                return Some(DsnDistance { bytes, is_64_bit: true });
             }
-            DataAck::Long(_) | DataAck::Short(_) => None,
-        }
+            DataAck::Long(number) => number as u32,
+            DataAck::Short(number) => number,
+        };
+        let expected = (base.number as u32).wrapping_add(near as u32);
+        let bytes = u64::from(low.wrapping_sub(expected).cast_signed().unsigned_abs());
+        Some(DsnDistance { bytes, is_64_bit: false })
     }
 
     /// Records data that a subflow carries under new subflow numbers. Returns the bytes that

@@ -2,8 +2,8 @@
 //!
 //! Reading order:
 //! - [`file`]: pcap and pcapng; [`link`] and [`layers`]: from a frame to a segment.
-//! - [`tracker`]: from segments to connections, with [`handshake`], [`addresses`],
-//!   [`connection`] and [`cut_options`].
+//! - [`tracker`]: from segments to connections, with [`handshake`], [`binding`],
+//!   [`addresses`], [`connection`] and [`cut_options`].
 //! - [`direction`]: one direction of a subflow, with [`send_limits`]: limits of its sender.
 //! - [`data_stream`]: one direction of a connection.
 //! - [`ranges`] and [`stats`]: ranges and statistics for both.
@@ -15,6 +15,7 @@
 
 mod account;
 mod addresses;
+mod binding;
 mod connection;
 mod cut_options;
 mod data_stream;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use towpath_result::SequenceKind;
-use towpath_wire::{Dss, Flags, Options};
+use towpath_wire::{Flags, Options};
 
 use super::connection::{
     FallbackReason, INFINITE_MAPPING_END, NoteContext, NoteKind, TracedConnection, TracedSubflow,
@@ -16,10 +16,6 @@ use super::sequence::SequenceLog;
 
 /// Maximum number of tracked subflows; later ones are only counted.
 const MAX_SUBFLOWS: usize = 1 << 16;
-/// Number of recent connections that a subflow without handshake may belong to.
-const RECENT_CONNECTIONS: usize = 256;
-/// Maximum distance of data numbers that belong to one connection.
-const MAX_DSN_DISTANCE: u64 = 1 << 28;
 /// Interval at which the subflows of a connection are polled, and the maximum number of them.
 const POLL_INTERVAL_NS: u64 = 5_000_000;
 const MAX_POLLED_SUBFLOWS: usize = 64;
@@ -199,65 +195,6 @@ impl Tracker {
             .get(side)
             .is_some_and(|direction| direction.packets > 0 && !direction.is_syn(seq))
             || subflow.is_before_syn(side, seq)
-    }
-
-    /// Assigns the subflow to a connection if enough is known; returns its index.
-    fn bind(&mut self, located: &LocatedSegment<'_>) -> Option<usize> {
-        let subflow = self.subflows.get(located.subflow)?;
-        if let Some(connection) = subflow.connection {
-            return Some(connection as usize);
-        }
-        match &located.options.dss {
-            Some(dss) => self.bind_by_numbers(located, dss),
-            None if located.segment.payload_bytes > 0 && subflow.token.is_none() => {
-                let connection = self.connect(located.subflow, located.now_ns);
-                self.fall_back(connection, located.subflow, None, located.now_ns);
-                Some(connection)
-            }
-            None => None,
-        }
-    }
-
-    /// Assigns a subflow whose handshake was not captured. Data numbers that continue another's
-    /// belong to the same connection.
-    fn bind_by_numbers(&mut self, located: &LocatedSegment<'_>, dss: &Dss) -> Option<usize> {
-        let side = located.side;
-        let is_near = |connection: &TracedConnection, is_swapped: bool| {
-            let own_side = if is_swapped { 1 - side } else { side };
-            let [sent_data, acked_data] =
-                [own_side, 1 - own_side].map(|side_index| connection.data.get(side_index));
-            let sent_distance = dss.mapping.and_then(|mapping| sent_data?.distance(mapping.dsn));
-            let acked_distance = dss.data_ack.and_then(|ack| acked_data?.distance(ack));
-            let all_near = [sent_distance, acked_distance]
-                .into_iter()
-                .flatten()
-                .all(|distance| distance < MAX_DSN_DISTANCE);
-            (sent_distance.is_some() || acked_distance.is_some()) && all_near
-        };
-        let recent = self.connections.len().saturating_sub(RECENT_CONNECTIONS);
-        let candidates = self.connections.iter().enumerate().skip(recent).rev();
-        let matching =
-            candidates.filter(|(_, c)| c.is_multipath()).find_map(|(index, connection)| {
-                [false, true]
-                    .into_iter()
-                    .find(|is_swapped| is_near(connection, *is_swapped))
-                    .map(|is_swapped| (index, is_swapped))
-            });
-        let token = self.subflows.get(located.subflow)?.token;
-        let (connection, end) = if let Some((connection, is_swapped)) = matching {
-            self.attach(located.subflow, connection, is_swapped);
-            let opener = self.subflows.get(located.subflow)?.opened_by;
-            (connection, 1 - opener)
-        } else {
-            let connection = self.connect(located.subflow, located.now_ns);
-            let state = self.connections.get_mut(connection)?;
-            (state.late, state.multipath) = (true, true);
-            (connection, 1)
-        };
-        if let Some(token) = token {
-            self.tokens.entry(token).or_insert((connection as u32, end));
-        }
-        Some(connection)
     }
 
     /// Creates a connection with this subflow as its first.

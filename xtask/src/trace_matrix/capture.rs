@@ -50,17 +50,22 @@ pub(super) struct CapturedFrames {
 }
 
 impl CapturedFrames {
-    /// Reads a little-endian pcapng file of raw IP packets with times in nanoseconds.
+    /// Reads a little-endian pcapng file with times in nanoseconds.
     pub(super) fn read(file: &[u8]) -> Result<Self> {
+        const INTERFACE_DESCRIPTION: u32 = 1;
         const ENHANCED_PACKET: u32 = 6;
         let mut packets = Vec::new();
+        let mut header_bytes = 0;
         let mut rest = file;
         while let [k0, k1, k2, k3, l0, l1, l2, l3, ..] = *rest {
             let kind = u32::from_le_bytes([k0, k1, k2, k3]);
             let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
             let block = rest.get(..len).filter(|_| len >= 12).ok_or("a truncated block")?;
+            if kind == INTERFACE_DESCRIPTION {
+                header_bytes = link_header_bytes(block)?;
+            }
             if kind == ENHANCED_PACKET {
-                packets.push(enhanced_packet(block).ok_or("a truncated packet")?);
+                packets.push(enhanced_packet(block, header_bytes).ok_or("a truncated packet")?);
             }
             rest = rest.get(len..).unwrap_or_default();
         }
@@ -112,14 +117,24 @@ impl CapturedFrames {
     }
 }
 
-/// Returns time and bytes of an enhanced packet block.
-fn enhanced_packet(block: &[u8]) -> Option<(u64, Vec<u8>)> {
+/// Returns the length of the link-layer header of an interface description block.
+fn link_header_bytes(block: &[u8]) -> Result<usize> {
+    match *block {
+        [_, _, _, _, _, _, _, _, 0, 0, ..] => Ok(4),
+        [_, _, _, _, _, _, _, _, 1, 0, ..] => Ok(14),
+        [_, _, _, _, _, _, _, _, 101, 0, ..] => Ok(0),
+        _ => Err("an unknown link type".into()),
+    }
+}
+
+/// Returns the time and the IP packet of an enhanced packet block.
+fn enhanced_packet(block: &[u8], header_bytes: usize) -> Option<(u64, Vec<u8>)> {
     let word = |offset: usize| {
         block.get(offset..)?.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))
     };
     let at_ns = u64::from(word(12)?) << 32 | u64::from(word(16)?);
     let len = word(20)? as usize;
-    Some((at_ns, block.get(28..28 + len)?.to_vec()))
+    Some((at_ns, block.get(28 + header_bytes..28 + len)?.to_vec()))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::capture::Damage;
 /// Questions about each capture, the columns of the matrix.
 pub(super) const QUESTIONS: [&str; 4] = ["transport", "fallback", "grouping", "bytes"];
 
-/// Bytes by which the delivered data may differ: data in flight at the end of the run.
+/// Bytes by which the delivered data may differ: what the application had not read at the end.
 const MAX_DIFFERENCE: (f64, u64) = (0.01, 300_000);
 
 /// Quality of an answer.
@@ -54,7 +54,7 @@ pub(super) fn answers(truth: &Truth, damage: Damage, records: &[Value]) -> [(Ans
     [
         transport(truth, &connections),
         fallback(truth, &connections),
-        grouping(&connections),
+        grouping(damage, &connections),
         bytes(truth, damage, &connections),
     ]
 }
@@ -72,6 +72,23 @@ fn payload_bytes(connection: &Value) -> u64 {
     let subflows = connection.get("subflows").and_then(Value::as_array).into_iter().flatten();
     let directions = subflows.filter_map(|subflow| subflow.get("directions")?.as_array()).flatten();
     directions.filter_map(|direction| direction.get("payload_bytes")?.as_u64()).sum()
+}
+
+/// Returns the payload that was first seen on each subflow.
+fn sent_bytes(connection: &Value) -> u64 {
+    let subflows = connection.get("subflows").and_then(Value::as_array).into_iter().flatten();
+    let directions = subflows.filter_map(|subflow| subflow.get("directions")?.as_array()).flatten();
+    directions.filter_map(|direction| direction.get("new_bytes")?.as_u64()).sum()
+}
+
+/// Returns true if the direction with data was captured at its sender.
+fn is_at_sender(connections: &[&Value]) -> bool {
+    let directions =
+        connections.iter().filter_map(|connection| connection.get("directions")?.as_array());
+    let by_bytes = directions
+        .flatten()
+        .max_by_key(|direction| direction.get("bytes").and_then(Value::as_u64).unwrap_or(0));
+    by_bytes.and_then(|direction| direction.get("capture_point")?.as_str()) == Some("sender")
 }
 
 fn transport(truth: &Truth, connections: &[&Value]) -> (Answer, String) {
@@ -109,9 +126,10 @@ fn fallback(truth: &Truth, connections: &[&Value]) -> (Answer, String) {
 }
 
 /// Each run has one connection.
-fn grouping(connections: &[&Value]) -> (Answer, String) {
+fn grouping(damage: Damage, connections: &[&Value]) -> (Answer, String) {
     let cut_count = connections.iter().filter(|connection| cut(connection).is_some()).count();
     match connections.len() {
+        0 if damage == Damage::None => (Answer::Wrong, "finds no connection".to_owned()),
         1 if cut_count == 0 => (Answer::Right, String::new()),
         count if count == cut_count => (Answer::NotDecidable, String::new()),
         count => (Answer::Wrong, format!("claims {count} connections")),
@@ -132,11 +150,17 @@ fn bytes(truth: &Truth, damage: Damage, connections: &[&Value]) -> (Answer, Stri
                 .flatten()
                 .any(|direction| direction.get(key).and_then(Value::as_u64).unwrap_or(0) > 0)
         };
-        cut(connection).is_some() || flag(connection, "truncated_start") || has("unmapped_bytes")
+        let lacks_packets = matches!(damage, Damage::Lost(_)) && has("unseen_bytes");
+        let is_cut = cut(connection).is_some() || flag(connection, "truncated_start");
+        is_cut || lacks_packets || has("unmapped_bytes")
     });
     let (share, bytes) = MAX_DIFFERENCE;
-    let difference = truth.bytes.abs_diff(delivered);
-    let is_near = difference <= bytes.max((truth.bytes as f64 * share) as u64);
+    let slack = bytes.max((truth.bytes as f64 * share) as u64);
+    // At the sender, data counts when it is acknowledged: the last flight may be missing.
+    let sent: u64 = connections.iter().map(|connection| sent_bytes(connection)).sum();
+    let is_near = delivered <= truth.bytes + slack
+        && (delivered + slack >= truth.bytes || is_at_sender(connections) && sent >= truth.bytes)
+        && delivered * 2 >= truth.bytes;
     // The end of the data may be missing, so less than the truth is right.
     let is_early = matches!(damage, Damage::Early(_)) && delivered <= truth.bytes + bytes;
     if connections.is_empty() {
@@ -173,6 +197,12 @@ mod tests {
         let two = of(&[connection(true, 2_500_000), connection(true, 2_500_000)]);
         assert_eq!(two[2], Answer::Wrong);
         assert_eq!(of(&[connection(true, 1_000_000)])[3], Answer::Wrong);
+        let mut in_flight = connection(true, 4_000_000);
+        in_flight["directions"][0]["capture_point"] = "sender".into();
+        in_flight["subflows"][0]["directions"][0]["new_bytes"] = 5_100_000.into();
+        assert_eq!(of(&[in_flight.clone()])[3], Answer::Right);
+        in_flight["directions"][0]["capture_point"] = "receiver".into();
+        assert_eq!(of(&[in_flight])[3], Answer::Wrong);
         let mut unknown = connection(false, 5_000_000);
         unknown["cut_options"] = "unknown".into();
         assert_eq!(of(&[unknown])[0], Answer::NotDecidable);
@@ -180,6 +210,7 @@ mod tests {
         fallback["fallback"] = "a middlebox".into();
         assert_eq!(of(&[fallback])[1], Answer::Wrong);
         assert_eq!(of(&[])[0], Answer::NotDecidable);
+        assert_eq!(of(&[])[2], Answer::Wrong, "a whole capture has a connection");
     }
 
     #[test]

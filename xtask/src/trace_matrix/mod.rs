@@ -30,19 +30,23 @@ pub(crate) struct MatrixOptions {
     seed: u64,
     /// True for emulated runs over the kernel, instead of simulated ones.
     emulated: bool,
+    /// Folder in which scenarios and captures are kept.
+    keep: Option<PathBuf>,
     towpath: Option<PathBuf>,
 }
 
 impl MatrixOptions {
     /// Parses the arguments; `None` if one is unknown.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut options = Self { scenarios: 13, seed: 1, emulated: false, towpath: None };
+        let mut options =
+            Self { scenarios: 13, seed: 1, emulated: false, keep: None, towpath: None };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match *argument {
                 "--random" => options.scenarios = rest.next()?.parse().ok()?,
                 "--seed" => options.seed = rest.next()?.parse().ok()?,
                 "--emulated" => options.emulated = true,
+                "--keep" => options.keep = Some(PathBuf::from(rest.next()?)),
                 "--towpath" => options.towpath = Some(PathBuf::from(rest.next()?)),
                 _ => return None,
             }
@@ -57,8 +61,9 @@ type Matrix = BTreeMap<(String, usize), BTreeMap<Answer, u32>>;
 /// Runs the scenarios and prints the matrix. Returns false if a claim was wrong.
 pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> Result<bool> {
     let towpath = options.towpath.clone().unwrap_or_else(|| root.join("target/release/towpath"));
-    let folder = std::env::temp_dir().join(format!("towpath-matrix-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
+    let temporary = std::env::temp_dir().join(format!("towpath-matrix-{}", std::process::id()));
+    let folder = options.keep.as_deref().unwrap_or(&temporary);
+    fs::create_dir_all(folder)?;
     let mut matrix = Matrix::new();
     let mut wrong_claims = Vec::new();
     let mut captures = 0;
@@ -89,9 +94,13 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
                 }
             }
         }
-        fs::remove_dir_all(&work)?;
+        if options.keep.is_none() {
+            fs::remove_dir_all(&work)?;
+        }
     }
-    fs::remove_dir_all(&folder)?;
+    if options.keep.is_none() {
+        fs::remove_dir_all(folder)?;
+    }
     print_matrix(&matrix, captures, out)?;
     for claim in &wrong_claims {
         writeln!(out, "wrong: {claim}")?;

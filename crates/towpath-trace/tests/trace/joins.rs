@@ -247,3 +247,34 @@ fn the_table_has_the_handshake_the_unanswered_syns_and_the_reset() {
         assert!(text.contains(expected), "{text}");
     }
 }
+
+/// Without any handshake, 32 bits of DATA_ACK on one subflow belong to 64-bit mappings of another,
+/// but only between the same hosts.
+#[test]
+fn short_acknowledgements_find_the_connection_of_long_mappings() {
+    use towpath_wire::{DataAck, Dss};
+    let dsn = client_dsn();
+    let short = |offset: u64| {
+        let data_ack = Some(DataAck::Short(dsn.wrapping_add(offset) as u32));
+        let dss = Dss { data_fin: false, data_ack, mapping: None };
+        Options { dss: Some(dss), ..Options::default() }
+    };
+    for (server, connections) in [("10.0.0.2:80", 1), ("192.0.2.1:80", 2)] {
+        let mut capture = Capture::default();
+        let first = flow(0);
+        let mut second = flow(1);
+        second.server = server.parse().unwrap();
+        if connections == 2 {
+            second.client.set_ip("192.0.2.9".parse().unwrap());
+        }
+        capture.add(0, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 0, 1, 1_000)));
+        // The second subflow shows an acknowledgement first, then data.
+        capture.add(10 * MS, &second.down(1, 1, Flags::ACK, 0, short(1_000)));
+        let offset = if connections == 1 { 1_000 } else { 1 << 40 };
+        capture.add(20 * MS, &second.up(1, 1, Flags::ACK, 500, map(dsn, offset, 1, 500)));
+        capture.add(30 * MS, &first.up(1_001, 1, Flags::ACK, 500, map(dsn, 1_500, 1_001, 500)));
+        let trace = capture.trace();
+        assert_eq!(trace.connections.len(), connections, "{}", table(&trace));
+        assert!(trace.connections.iter().all(|connection| connection.multipath));
+    }
+}
