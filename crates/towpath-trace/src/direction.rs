@@ -23,6 +23,8 @@ pub(super) struct DirectionTracker {
     base: Option<u32>,
     /// True if `base` is the real beginning, known from the SYN or a mapping.
     pub(super) has_begun: bool,
+    /// Bounds of the SYN's number if the SYN was not captured.
+    isn_bounds: IsnBounds,
     /// Position before which the capture had not begun.
     floor: i64,
     /// Position below which everything was seen.
@@ -84,6 +86,33 @@ pub(super) struct ActivePeriod {
     /// True if the application had paused before it: all data of the connection was acknowledged,
     /// and none was sent for [`IDLE_GAP_NS`].
     pub(super) is_after_pause: bool,
+}
+
+/// Bounds of a SYN's sequence number, from packets with mappings.
+#[derive(Debug, Clone, Copy, Default)]
+struct IsnBounds {
+    /// Latest possible number, and the number of bytes down to the earliest one.
+    bounds: Option<(u32, u32)>,
+}
+
+impl IsnBounds {
+    /// Adds a packet that allows the numbers from `latest - spare` to `latest`. Returns the number
+    /// once it is known. A contradiction begins anew.
+    fn narrow(&mut self, latest: u32, spare: u32) -> Option<u32> {
+        let (old_latest, old_spare) = self.bounds.unwrap_or((latest, spare));
+        let earliest = |latest: u32, spare: u32| latest.wrapping_sub(spare);
+        let is_later = |a: u32, b: u32| a.wrapping_sub(b).cast_signed() > 0;
+        let new_latest = if is_later(latest, old_latest) { old_latest } else { latest };
+        let [new, old] = [earliest(latest, spare), earliest(old_latest, old_spare)];
+        let new_earliest = if is_later(new, old) { new } else { old };
+        let is_contradiction = is_later(new_earliest, new_latest);
+        self.bounds = Some(if is_contradiction {
+            (latest, spare)
+        } else {
+            (new_latest, new_latest.wrapping_sub(new_earliest))
+        });
+        self.bounds.filter(|(_, spare)| *spare == 0).map(|(latest, _)| latest)
+    }
 }
 
 /// The window scale of a SYN (RFC 7323 §2).
@@ -155,13 +184,16 @@ impl DirectionTracker {
         Some(self.position_of(base.wrapping_sub(1).wrapping_add(ssn)))
     }
 
-    /// Derives the SYN's number from a packet that is one whole mapping.
-    pub(super) fn infer_isn(&mut self, seq: u32, ssn: u32) {
+    /// Derives the SYN's number from packets with a mapping of `ssn`. A packet lies within its
+    /// mapping, which is `spare` bytes longer, so each one bounds the number from both sides.
+    pub(super) fn infer_isn(&mut self, seq: u32, ssn: u32, spare: u32) {
         if self.has_begun || ssn == 0 {
             return;
         }
+        let latest = seq.wrapping_sub(ssn);
+        let Some(isn) = self.isn_bounds.narrow(latest, spare) else { return };
         // Positions stay unchanged: only the offset between them and `ssn` is new.
-        let first = seq.wrapping_sub(ssn).wrapping_add(1);
+        let first = isn.wrapping_add(1);
         let shift = self.position_of(first);
         self.base = Some(first);
         self.has_begun = true;
@@ -170,7 +202,7 @@ impl DirectionTracker {
         }
         // Earlier data had no mapping, so nothing waits for it.
         self.waiting = TaggedRanges::default();
-        self.unmapped = TaggedRanges::default();
+        self.unmapped.shift_down(shift);
         self.flight.clear();
         self.fin = None;
     }

@@ -62,6 +62,14 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         self.bytes
     }
 
+    /// Makes all positions smaller by `bytes`.
+    pub(super) fn shift_down(&mut self, bytes: i64) {
+        for TaggedRange { range, .. } in &mut self.pieces {
+            range.start = range.start.saturating_sub(bytes);
+            range.end = range.end.saturating_sub(bytes);
+        }
+    }
+
     /// Returns the number of ranges.
     pub(super) fn len(&self) -> usize {
         self.pieces.len()

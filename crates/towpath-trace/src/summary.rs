@@ -152,7 +152,8 @@ fn direction(
         spurious_bytes: sum(|d| d.spurious_bytes),
         discarded_bytes: at_receiver.then_some(retrans_bytes + data.copied_bytes),
         out_of_order_bytes: sum(|d| d.late_bytes),
-        unseen_bytes: data.unseen_bytes,
+        // Data without a mapping is missing above, although it is in the capture.
+        unseen_bytes: data.unseen_bytes.saturating_sub(sum(|d| d.unmapped_bytes)),
         unmapped_bytes: sum(|d| d.unmapped_bytes),
         switches: data.switches,
         stall: progress.stall,

@@ -398,8 +398,10 @@ impl Tracker {
             sender_data.set_fin(fin);
             sender_data.mark(SequenceKind::Fin, context, SeqRange::new(fin, fin), 1);
         }
-        if len == i64::from(segment.payload_bytes) {
-            sender.infer_isn(segment.seq, mapping.ssn);
+        if let Ok(spare) = u32::try_from(len - i64::from(segment.payload_bytes))
+            && segment.payload_bytes > 0
+        {
+            sender.infer_isn(segment.seq, mapping.ssn, spare);
         }
         if len > 0
             && let Some(start) = sender.position_of_ssn(mapping.ssn)

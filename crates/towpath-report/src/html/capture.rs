@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use towpath_result::format::number;
 use towpath_result::store::StoredRun;
 use towpath_result::{
-    CapturePoint, CapturedConnection, CapturedDirection, CutEvidence, DelayStats, Record,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence, DelayStats,
+    Record,
 };
 
 use super::panel::PageStyle;
@@ -149,6 +150,15 @@ fn delays(delays: Option<DelayStats>) -> String {
     delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))
 }
 
+/// Returns the way in which a subflow began.
+fn opened_by(subflow: &CapturedSubflow) -> &'static str {
+    match (subflow.join, subflow.subflow) {
+        (true, _) => "MP_JOIN",
+        (false, 0) => "first",
+        (false, _) => "not captured",
+    }
+}
+
 fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageStyle) {
     let columns = [
         "path",
@@ -171,7 +181,7 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
     for connection in connections {
         for subflow in &connection.subflows {
             for captured in subflow.directions.iter().filter(|d| d.packets > 0) {
-                let opened_by = if subflow.join { "MP_JOIN" } else { "first" };
+                let opened_by = opened_by(subflow);
                 let state = match &subflow.reset {
                     Some(reason) => format!("{}: {reason}", subflow.state),
                     None => subflow.state.clone(),

@@ -124,3 +124,27 @@ fn data_without_a_captured_mapping_stays_unmapped() {
         assert_eq!(direction.unmapped_bytes, 1_000);
     }
 }
+
+/// Without the handshake, the packets of a long mapping together show where it begins.
+#[test]
+fn long_mappings_without_a_handshake_are_mapped_once_all_their_packets_were_seen() {
+    for order in [[0, 1, 2], [0, 2, 1]] {
+        let flow = flow(0);
+        let dsn = client_dsn();
+        let mut capture = Capture::default();
+        // Each packet carries the whole mapping, as segmentation offload copies it.
+        for mapping in 0..4_u32 {
+            let options = || map(dsn, u64::from(mapping) * 1_500, 1 + mapping * 1_500, 1_500);
+            for (index, packet) in order.into_iter().enumerate() {
+                let at = (u64::from(mapping) * 30 + index as u64 * 10) * MS;
+                let seq = 1 + mapping * 1_500 + packet * 500;
+                capture.add(at, &flow.up(seq, 1, Flags::ACK, 500, options()));
+            }
+        }
+        capture.add(200 * MS, &flow.down(1, 6_001, Flags::ACK, 0, data_ack(dsn, 6_000)));
+        let trace = capture.trace();
+        let up = &only_connection(&trace).directions[0];
+        assert_eq!((up.bytes, up.unmapped_bytes), (6_000, 0), "{order:?}");
+        assert_eq!(up.unseen_bytes, 0, "{order:?}");
+    }
+}
