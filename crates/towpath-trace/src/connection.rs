@@ -44,7 +44,6 @@ pub(super) struct TracedSubflow {
     /// SYNs that offered Multipath TCP.
     pub(super) capable_syns: u32,
     pub(super) answered_ns: Option<u64>,
-    pub(super) answered_capable: bool,
     pub(super) established_ns: Option<u64>,
     pub(super) fin_ns: Option<u64>,
     pub(super) reset_ns: Option<u64>,
@@ -82,7 +81,6 @@ impl TracedSubflow {
             syns: 0,
             capable_syns: 0,
             answered_ns: None,
-            answered_capable: false,
             established_ns: None,
             fin_ns: None,
             reset_ns: None,

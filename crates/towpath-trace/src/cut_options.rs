@@ -6,6 +6,7 @@
 
 use towpath_wire::Flags;
 
+use super::connection::CutCounts;
 use super::layers::CutOptions;
 use super::tracker::{LocatedSegment, Tracker};
 
@@ -17,7 +18,9 @@ impl Tracker {
             return;
         }
         self.cut_packets += u64::from(located.cut.is_some());
-        if !self.has_cut_options(located.subflow) {
+        // A subflow may also join a connection whose options were cut before.
+        let is_first = self.subflows.get(located.subflow).is_some_and(|s| s.number == 0);
+        if !is_first || !self.has_cut_options(located.subflow) {
             self.separate(located);
         }
         let is_syn = located.segment.flags.contains(Flags::SYN);
@@ -44,6 +47,18 @@ impl Tracker {
             .is_some_and(|connection| connection.cut.is_some())
     }
 
+    /// Removes a subflow from its connection. The others keep their order, and their numbers stay
+    /// their positions.
+    fn detach(&mut self, subflow: usize, connection: usize) {
+        let Some(state) = self.connections.get_mut(connection) else { return };
+        state.subflows.retain(|index| *index as usize != subflow);
+        for (number, index) in (0..).zip(&state.subflows) {
+            if let Some(other) = self.subflows.get_mut(*index as usize) {
+                other.number = number;
+            }
+        }
+    }
+
     /// Makes a subflow a connection of its own, because its mappings are unknown.
     fn separate(&mut self, located: &LocatedSegment<'_>) {
         let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
@@ -52,16 +67,13 @@ impl Tracker {
             Some(connection) if subflow.number == 0 => connection as usize,
             Some(shared) => {
                 subflow.connection = None;
-                let index = located.subflow as u32;
-                if let Some(shared) = self.connections.get_mut(shared as usize) {
-                    shared.subflows.retain(|subflow| *subflow != index);
-                }
+                self.detach(located.subflow, shared as usize);
                 self.connect(located.subflow, located.now_ns)
             }
             None => self.connect(located.subflow, located.now_ns),
         };
         if let Some(state) = self.connections.get_mut(connection) {
-            state.cut = Some(super::connection::CutCounts::default());
+            state.cut = Some(CutCounts::default());
             state.multipath |= is_join;
         }
         self.fall_back(connection, located.subflow, None, located.now_ns);

@@ -109,7 +109,6 @@ impl Tracker {
         });
         let Some(subflow) = self.subflows.get_mut(located.subflow) else { return };
         subflow.answered_ns.get_or_insert(located.now_ns);
-        subflow.answered_capable |= capable.is_some();
         on_syn_options(subflow, located);
         if located.cut.is_some() {
             // The option may be in the part that was not captured.

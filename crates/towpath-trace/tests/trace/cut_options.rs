@@ -43,18 +43,10 @@ pub(crate) fn transfer(family: Family, subflows: u8, down: bool) -> Capture {
     let mut capture = Capture::default();
     let is_multipath = subflows > 0;
     let option = |option: Options| if is_multipath { option } else { Options::default() };
-    let (client_key, server_key) = (Some(CLIENT_KEY), Some(SERVER_KEY));
     for number in 0..subflows.max(1) {
         let flow = flow_of(family, number);
         let at = u64::from(number) * 100 * MS;
-        let [syn, reply, ack] = match number {
-            0 => [
-                mp_capable(1, None, None),
-                mp_capable(1, server_key, None),
-                mp_capable(1, client_key, server_key),
-            ],
-            _ => join_options(number, towpath_wire::keys::token(SERVER_KEY)).map(mptcp_options),
-        };
+        let [syn, reply, ack] = handshake_options(number);
         capture.add(at, &flow.up(0, 0, Flags::SYN, 0, syn_options(option(syn))));
         capture.add(at + 20 * MS, &flow.down(0, 1, SYN_ACK, 0, syn_options(option(reply))));
         capture.add(at + 20 * MS, &flow.up(1, 1, Flags::ACK, 0, with_timestamps(option(ack))));
@@ -197,4 +189,31 @@ fn data_without_options_after_a_cut_handshake_is_a_fallback() {
     // The SYN/ACK has 20 bytes of options: with 19 it is unknown what they were.
     let trace = read(&capture, Family::Ipv4, 54 + 19);
     assert_eq!(only_connection(&trace).cut_options, Some(CutEvidence::Tcp));
+}
+
+/// Keys and joins are captured, and only the mappings are cut: every subflow is a connection.
+#[test]
+fn subflows_with_cut_mappings_leave_their_connection_one_by_one() {
+    let mut capture = Capture::default();
+    for number in 0..4 {
+        let (flow, at) = (flow(number), u64::from(number) * 100 * MS);
+        let [syn, reply, ack] = handshake_options(number);
+        capture.add(at, &flow.up(0, 0, Flags::SYN, 0, syn));
+        capture.add(at + 20 * MS, &flow.down(0, 1, SYN_ACK, 0, reply));
+        capture.add(at + 20 * MS, &flow.up(1, 1, Flags::ACK, 0, ack));
+    }
+    // In an order in which the numbers of the remaining subflows change.
+    for (index, number) in [1, 0, 3, 2].into_iter().enumerate() {
+        let data = map(client_dsn(), index as u64 * 500, 1, 500);
+        capture.add(1_000 * MS + index as u64 * MS, &flow(number).up(1, 1, Flags::ACK, 500, data));
+    }
+    for option_bytes in [12, 16, 19] {
+        let trace = read(&capture, Family::Ipv4, 54 + option_bytes);
+        assert_eq!(trace.connections.len(), 4, "{option_bytes}");
+        for connection in &trace.connections {
+            let [subflow] = connection.subflows.as_slice() else { panic!("{connection:?}") };
+            assert_eq!((subflow.subflow, subflow.directions[0].payload_bytes), (0, 500));
+            assert!(connection.multipath && connection.cut_options.is_some());
+        }
+    }
 }

@@ -16,18 +16,10 @@ const LONG: [Sent; 3] = [(0, 0, Some((0, 1_500))), (0, 500, None), (0, 1_000, No
 /// acknowledges all of `bytes` on each subflow at the end.
 fn capture_of(family: Family, down: bool, packets: &[Sent], acked: &[(u8, u32, u64)]) -> Capture {
     let mut capture = Capture::default();
-    let (client_key, server_key) = (Some(CLIENT_KEY), Some(SERVER_KEY));
     for number in 0..2 {
         let flow = flow_of(family, number);
         let at = u64::from(number) * 40 * MS;
-        let [syn, reply, ack] = match number {
-            0 => [
-                mp_capable(1, None, None),
-                mp_capable(1, server_key, None),
-                mp_capable(1, client_key, server_key),
-            ],
-            _ => join_options(number, towpath_wire::keys::token(SERVER_KEY)).map(mptcp_options),
-        };
+        let [syn, reply, ack] = handshake_options(number);
         capture.add(at, &flow.up(0, 0, Flags::SYN, 0, syn));
         capture.add(at + 20 * MS, &flow.down(0, 1, SYN_ACK, 0, reply));
         capture.add(at + 20 * MS, &flow.up(1, 1, Flags::ACK, 0, ack));

@@ -208,14 +208,28 @@ pub(crate) fn data_ack(first_dsn: u64, offset: u64) -> Options {
     Options { dss: Some(Dss { data_fin: false, data_ack, mapping: None }), ..Options::default() }
 }
 
+/// Returns the options of SYN, SYN/ACK and ACK of a connection's subflow: the first one's keys, or
+/// a join.
+pub(crate) fn handshake_options(number: u8) -> [Options; 3] {
+    let (client_key, server_key) = (Some(CLIENT_KEY), Some(SERVER_KEY));
+    match number {
+        0 => [
+            mp_capable(1, None, None),
+            mp_capable(1, server_key, None),
+            mp_capable(1, client_key, server_key),
+        ],
+        _ => join_options(number, keys::token(SERVER_KEY)).map(mptcp_options),
+    }
+}
+
 /// Returns a handshake of version 1 on flow 0, 20 ms round trip, captured at the client.
 pub(crate) fn handshake_capture() -> Capture {
     let mut capture = Capture::default();
     let flow_0 = flow(0);
-    let (no_key, server_key, client_key) = (None, Some(SERVER_KEY), Some(CLIENT_KEY));
-    capture.add(1_000 * MS, &flow_0.up(0, 0, Flags::SYN, 0, mp_capable(1, no_key, no_key)));
-    capture.add(1_020 * MS, &flow_0.down(0, 1, SYN_ACK, 0, mp_capable(1, server_key, no_key)));
-    capture.add(1_020 * MS, &flow_0.up(1, 1, Flags::ACK, 0, mp_capable(1, client_key, server_key)));
+    let [syn, reply, ack] = handshake_options(0);
+    capture.add(1_000 * MS, &flow_0.up(0, 0, Flags::SYN, 0, syn));
+    capture.add(1_020 * MS, &flow_0.down(0, 1, SYN_ACK, 0, reply));
+    capture.add(1_020 * MS, &flow_0.up(1, 1, Flags::ACK, 0, ack));
     capture
 }
 
