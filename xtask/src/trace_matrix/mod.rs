@@ -21,6 +21,7 @@ use self::capture::{CapturedFrames, Damage};
 use self::judge::{Answer, QUESTIONS, Truth};
 use crate::Result;
 use crate::validate_random::draw;
+use crate::validate_vm;
 
 /// Options of `cargo xtask trace-matrix`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +61,10 @@ type Matrix = BTreeMap<(String, usize), BTreeMap<Answer, u32>>;
 
 /// Runs the scenarios and prints the matrix. Returns false if a claim was wrong.
 pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> Result<bool> {
-    let towpath = options.towpath.clone().unwrap_or_else(|| root.join("target/release/towpath"));
+    let towpath = match &options.towpath {
+        Some(towpath) => towpath.clone(),
+        None => validate_vm::build(root)?,
+    };
     let temporary = std::env::temp_dir().join(format!("towpath-matrix-{}", std::process::id()));
     let folder = options.keep.as_deref().unwrap_or(&temporary);
     fs::create_dir_all(folder)?;
