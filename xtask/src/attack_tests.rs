@@ -10,11 +10,12 @@ use crate::{Result, cargo};
 /// place.
 const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ATTACKS", "whole");
 
-/// Test selections: the installed program, our stack in virtual time, stored inputs of the fuzz
-/// targets.
-const PARTS: [&[&str]; 3] = [
+/// Test selections: the installed program, our stack and QUIC in virtual time, stored inputs of the
+/// fuzz targets.
+const PARTS: [&[&str]; 4] = [
     &["--package", "towpath", "--test", "end_to_end", "security::"],
     &["--package", "towpath-mptcp", "--test", "syn_flood", "--test", "memory"],
+    &["--package", "towpath-quic", "--lib", "reflection"],
     &[
         "--package",
         "towpath-live",

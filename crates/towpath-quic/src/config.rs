@@ -84,7 +84,8 @@ pub struct QuicConfig {
 
 /// Limits of a listener before it accepts a peer's address (RFC 9000 §8.1).
 ///
-/// Under every setting, an unvalidated address receives at most three times the bytes it sent.
+/// An address that has not answered receives at most three times the bytes it sent. A client cannot
+/// move a path to another address (RFC 9000 §9), but it can open paths from other addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressValidation {
     /// Number of unfinished handshakes from which new peers must validate their address by a Retry
@@ -97,9 +98,16 @@ pub struct AddressValidation {
 }
 
 impl AddressValidation {
-    /// No validation and no limit: for networks without forged addresses.
+    /// Connection migration, and no limits except those of the library: for networks without forged
+    /// addresses.
     pub const NONE: Self =
         Self { retry_from: usize::MAX, max_handshakes: usize::MAX, max_connections: usize::MAX };
+
+    /// Returns true if a client may move a connection to another address. The library does not
+    /// report when it has validated that address, so the limits cannot be applied to it.
+    pub(crate) fn allows_migration(self) -> bool {
+        self == Self::NONE
+    }
 }
 
 impl Default for QuicConfig {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, StreamEvent, VarInt};
+use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, PathId, StreamEvent, VarInt};
 use towpath_net::Instant;
 
 use crate::config::{QuicConfig, var_int};
@@ -14,6 +14,7 @@ use crate::host::LocalAddress;
 use crate::identity::Fingerprint;
 use crate::paths::PathRecord;
 use crate::policy::Policy;
+use crate::remotes::RemoteAddresses;
 use crate::status::{ConnectionId, ConnectionStatus, PathNotice, QuicEvent, StreamId};
 use crate::time::TimeConverter;
 use crate::tls::EXPORT_LABEL;
@@ -38,6 +39,8 @@ pub(crate) struct Connection {
     /// Interface at the start.
     pub(crate) interface: u32,
     pub(crate) established: bool,
+    /// Addresses of the peer and their validation.
+    remotes: RemoteAddresses,
     /// Fingerprint of the peer's certificate.
     peer: Option<Fingerprint>,
     pub(crate) error: Option<ConnectionError>,
@@ -75,8 +78,15 @@ impl Connection {
     pub(crate) fn new(now: Instant, params: ConnectionParams) -> Self {
         let ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface } =
             params;
+        let opener = inner.side().is_client();
+        let remotes = if opener || config.validation.allows_migration() {
+            RemoteAddresses::unlimited()
+        } else {
+            RemoteAddresses::limited(now, remote)
+        };
         Self {
-            opener: inner.side().is_client(),
+            opener,
+            remotes,
             inner,
             id,
             handle,
@@ -111,6 +121,31 @@ impl Connection {
     ) {
         self.on_received(now, addresses);
         self.inner.handle_event(event);
+    }
+
+    /// Returns true if packets to this address need no limit.
+    pub(crate) fn has_validated(&self, remote: SocketAddr) -> bool {
+        self.remotes.has_validated(remote)
+    }
+
+    /// Returns true if the peer's addresses are limited, because it is not trusted.
+    pub(crate) fn limits_remotes(&self) -> bool {
+        self.remotes.are_limited()
+    }
+
+    /// Returns true if a datagram from an address that is not validated may be processed.
+    pub(crate) fn admits_remote(&mut self, now: Instant, remote: SocketAddr) -> bool {
+        self.remotes.admits(now, remote)
+    }
+
+    /// Records that the peer has answered from the address of a path.
+    pub(crate) fn on_path_validated(&mut self, id: PathId) {
+        let remote_of = |id| self.inner.network_path(id).map(|tuple| tuple.remote());
+        if let Ok(remote) = remote_of(id) {
+            let in_use: Vec<SocketAddr> =
+                self.inner.paths().into_iter().flat_map(remote_of).collect();
+            self.remotes.on_validated(remote, &in_use);
+        }
     }
 
     /// Returns the time at which [`Self::wake`] must be called.
@@ -198,6 +233,7 @@ impl Connection {
         self.peer = Fingerprint::of_peer(self.inner.crypto_session());
         self.last_activity_at = now;
         self.on_first_path_validated(now);
+        self.on_path_validated(PathId::ZERO);
         if self.opener {
             events.push_back(QuicEvent::Connected(self.id));
         }

@@ -3,12 +3,13 @@
 //! Every listener has its own socket, and so has every connection that this host opens, as with
 //! most programs. A datagram's port therefore identifies its owner.
 
+mod amplification;
 mod datagram;
 mod socket;
+mod transmit;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -25,6 +26,7 @@ use crate::connection::{Connection, ConnectionParams};
 use crate::error::{OpenError, StreamError};
 use crate::status::{ConnectionId, ConnectionStatus, ListenerId, QuicEvent, StreamId};
 use crate::time::TimeConverter;
+use amplification::AmplificationLimit;
 use socket::{ListenerEntry, Socket, endpoint_config};
 
 pub use datagram::{Datagram, IncomingDatagrams, OutgoingDatagrams};
@@ -63,6 +65,8 @@ pub struct QuicStack {
     events: VecDeque<QuicEvent>,
     /// Replies of endpoints outside of connections.
     replies: VecDeque<Datagram>,
+    /// Bytes that unvalidated addresses may still get.
+    amplification: AmplificationLimit,
     /// Accepted connections whose handshake is not complete.
     handshaking: BTreeSet<ConnectionId>,
     /// Connections that may have something to send.
@@ -101,6 +105,7 @@ impl QuicStack {
             next_port: FIRST_EPHEMERAL_PORT,
             events: VecDeque::new(),
             replies: VecDeque::new(),
+            amplification: AmplificationLimit::default(),
             handshaking: BTreeSet::new(),
             ready: BTreeSet::new(),
             released: BTreeSet::new(),
@@ -283,13 +288,22 @@ impl QuicStack {
         // Such a datagram is too small to begin a connection of any version.
         let is_small_long_header = data.len() < usize::from(MIN_DATAGRAM_BYTES)
             && data.first().is_some_and(|first_byte| first_byte & 0x80 != 0);
+        let bytes = data.len();
         match socket.endpoint.handle(std_now, tuple, ecn, data, &mut self.buffer)? {
             DatagramEvent::ConnectionEvent(handle, event) => {
                 let id = socket.by_handle.get(&handle.0).copied()?;
-                self.connections.get_mut(&id)?.receive(now, (local, remote), event);
+                let connection = self.connections.get_mut(&id)?;
+                if !connection.has_validated(remote) {
+                    if !connection.admits_remote(now, remote) {
+                        return None;
+                    }
+                    self.amplification.on_received(remote, bytes);
+                }
+                connection.receive(now, (local, remote), event);
                 Some(id)
             }
             DatagramEvent::NewConnection(incoming) => {
+                self.amplification.on_received(remote, bytes);
                 self.accept(now, local.port(), incoming, (local, remote));
                 None
             }
@@ -297,6 +311,7 @@ impl QuicStack {
             // be longer.
             DatagramEvent::Response(_) if is_small_long_header => None,
             DatagramEvent::Response(transmit) => {
+                self.amplification.on_received(remote, bytes);
                 self.queue_reply(&transmit, local);
                 None
             }
@@ -362,8 +377,13 @@ impl QuicStack {
         self.drive(now, id);
     }
 
-    /// Queues the packet that the endpoint has written to the buffer.
+    /// Queues the packet that the endpoint has written to the buffer. Drops it if its address, which
+    /// is not validated, may not get as much.
     fn queue_reply(&mut self, transmit: &Transmit, local: SocketAddr) {
+        let (remote, bytes) = (transmit.destination, transmit.size);
+        if self.amplification.take(remote, bytes, transmit.segment_size) < bytes {
+            return;
+        }
         let payload = self.buffer.get(..transmit.size).unwrap_or_default();
         self.replies.push_back(Datagram {
             local: SocketAddr::new(transmit.src_ip.unwrap_or(local.ip()), local.port()),
@@ -444,69 +464,6 @@ impl QuicStack {
             }
             self.drive(now, id);
         }
-    }
-
-    /// Returns the next datagram to send; connections take turns.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
-        let mut buffer = std::mem::take(&mut self.outgoing);
-        let header = self.poll_transmit_into(now, &mut buffer);
-        let datagram = header.map(|header| Datagram {
-            local: header.local,
-            remote: header.remote,
-            ecn: header.ecn,
-            payload: Bytes::copy_from_slice(&buffer),
-            segment_bytes: header.segment_bytes,
-        });
-        self.outgoing = buffer;
-        datagram
-    }
-
-    /// Returns the next datagram as [`QuicStack::poll_transmit`] does, but writes its bytes to
-    /// `payload`, whose old content is lost.
-    pub fn poll_transmit_into(
-        &mut self,
-        now: Instant,
-        payload: &mut Vec<u8>,
-    ) -> Option<OutgoingDatagrams> {
-        payload.clear();
-        if let Some(reply) = self.replies.pop_front() {
-            payload.extend_from_slice(&reply.payload);
-            let Datagram { local, remote, ecn, payload: _, segment_bytes } = reply;
-            return Some(OutgoingDatagrams { local, remote, ecn, segment_bytes });
-        }
-        loop {
-            let next_in_turn = self.ready.range(self.next_sender..).next();
-            let id = next_in_turn.or_else(|| self.ready.first()).copied()?;
-            if let Some(header) = self.transmit(now, id, payload) {
-                self.next_sender = ConnectionId(id.0.saturating_add(1));
-                return Some(header);
-            }
-            self.ready.remove(&id);
-        }
-    }
-
-    fn transmit(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        payload: &mut Vec<u8>,
-    ) -> Option<OutgoingDatagrams> {
-        let connection = self.connections.get_mut(&id)?;
-        let max_segments =
-            NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
-        let std_now = connection.clock.to_std(now);
-        let transmit = connection.inner.poll_transmit(std_now, max_segments, payload);
-        let source = connection.source;
-        let port = connection.local.port();
-        self.drive(now, id);
-        let transmit = transmit?;
-        payload.truncate(transmit.size);
-        Some(OutgoingDatagrams {
-            local: SocketAddr::new(transmit.src_ip.unwrap_or(source), port),
-            remote: transmit.destination,
-            ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
-            segment_bytes: transmit.segment_size,
-        })
     }
 
     /// Returns true if [`QuicStack::poll_event`] has an event.

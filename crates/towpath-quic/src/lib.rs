@@ -29,6 +29,9 @@ mod interop;
 mod paths;
 mod policy;
 mod qlog;
+#[cfg(test)]
+mod reflection;
+mod remotes;
 pub mod status;
 mod streams;
 #[cfg(test)]

@@ -26,6 +26,10 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 /// Timer granularity (RFC 9002 §6.1.2).
 const GRANULARITY: Duration = Duration::from_millis(1);
 
+/// Limit of the path records of an accepted connection on an untrusted network. Beyond it, the oldest
+/// path that has ended is forgotten.
+const MAX_PATH_RECORDS: usize = 256;
+
 /// Record of a path, kept after the library has removed it.
 #[derive(Debug, Clone)]
 pub(crate) struct PathRecord {
@@ -126,6 +130,7 @@ impl Connection {
     ) {
         match event {
             PathEvent::Established { id, .. } => {
+                self.on_path_validated(id);
                 let path = self.record(now, id);
                 path.last_received_at = now;
                 if std::mem::replace(&mut path.established, true) {
@@ -437,6 +442,12 @@ impl Connection {
             let remote = tuple.map_or(self.remote, |tuple| tuple.remote());
             let ip = tuple.and_then(|tuple| tuple.local_ip()).unwrap_or(self.source);
             let local = SocketAddr::new(ip, self.local.port());
+            if self.paths.len() >= MAX_PATH_RECORDS
+                && self.limits_remotes()
+                && let Some(oldest) = self.paths.iter().position(|path| !path.is_live())
+            {
+                self.paths.remove(oldest);
+            }
             self.paths.push(PathRecord::new(now, id, (local, remote), true));
             self.paths.len() - 1
         });
