@@ -28,6 +28,7 @@ mod lab_programs;
 mod live;
 mod live_account;
 mod live_paths;
+mod live_reverse;
 mod monitor;
 mod processes;
 mod program;
