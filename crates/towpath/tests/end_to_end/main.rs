@@ -18,6 +18,7 @@ mod docs;
 mod doctor;
 mod doctor_paths;
 mod exec;
+mod exec_moved;
 mod failures;
 mod first_hour;
 mod formats;
