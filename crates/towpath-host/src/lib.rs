@@ -10,6 +10,7 @@
 
 pub mod capture;
 pub mod exec;
+mod interface_map;
 pub mod monitor;
 pub mod preflight;
 pub mod setup;

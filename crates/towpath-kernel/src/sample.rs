@@ -257,7 +257,9 @@ pub fn connection(socket: &socket2::Socket, multipath: bool) -> io::Result<Conne
     let mut bytes = [0; TCP_INFO_BYTES];
     let length = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes)?;
     let address = |address: io::Result<socket2::SockAddr>| {
-        address?.as_socket().ok_or_else(|| io::Error::other("not an IP socket"))
+        // A socket of a dual-stack listener has IPv4-mapped addresses.
+        let address = address?.as_socket().map(unmapped);
+        address.ok_or_else(|| io::Error::other("not an IP socket"))
     };
     let sample = SubflowSample {
         number: 0,
@@ -352,6 +354,11 @@ fn parse_full_info(
         })
         .collect();
     (MptcpInfo::parse(request.get(40..).unwrap_or(&[])), subflows)
+}
+
+/// Converts an IPv4-mapped address to IPv4.
+pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
@@ -472,5 +479,26 @@ mod tests {
         bytes[0..2].copy_from_slice(&10u16.to_ne_bytes());
         bytes[8 + 10..8 + 16].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
         assert_eq!(socket_address(&bytes).unwrap().ip(), "10.0.0.1".parse::<IpAddr>().unwrap());
+    }
+
+    /// Regression: the addresses of an accepted socket did not match those of the socket listing,
+    /// so that the server's congestion control was missing in results.
+    #[test]
+    fn a_socket_of_a_dual_stack_listener_has_ipv4_addresses() {
+        use socket2::{Domain, SockAddr, Socket, Type};
+        let listener = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+        listener.set_only_v6(false).unwrap();
+        listener.bind(&SockAddr::from("[::]:0".parse::<SocketAddr>().unwrap())).unwrap();
+        listener.listen(1).unwrap();
+        let port = listener.local_addr().unwrap().as_socket().unwrap().port();
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        client.connect(&SockAddr::from(loopback)).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let ConnectionSample::Single(sample, _) = connection(&server, false).unwrap() else {
+            panic!("it is not multipath");
+        };
+        let client_address = client.local_addr().unwrap().as_socket().unwrap();
+        assert_eq!((sample.local, sample.remote), (loopback, client_address));
     }
 }

@@ -8,7 +8,7 @@ use towpath_netlink::{DiagSocket, SocketDiag, StateFilter, SubflowFlags};
 use towpath_result::{Subflow, SubflowEnd};
 use towpath_scenario::DataDirection;
 
-use crate::sample::TcpInfo;
+use crate::sample::{TcpInfo, unmapped};
 
 /// A subflow with its names in the result.
 #[derive(Debug, Clone, Copy)]
@@ -110,9 +110,4 @@ pub fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
 /// Returns both addresses of a socket, with IPv4-mapped ones as IPv4.
 pub fn canonical_addresses(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
     (unmapped(socket.local), unmapped(socket.remote))
-}
-
-/// Converts an IPv4-mapped address to IPv4.
-fn unmapped(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

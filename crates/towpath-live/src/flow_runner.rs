@@ -4,8 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Not as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use super::data_stream::DataStream;
 use super::host_info::HostBaseline;
 use super::probe::ProbeTarget;
 use super::sender_sampler::SAMPLE_INTERVAL;
-use super::series::EndSeries;
+use super::series::{EndSeries, ReceiverEnds};
 use super::udp_flows::{self, UdpByteCounters, UdpServerContext};
 use crate::protocol::{FlowReport, HostReport, TransferSettings};
 
@@ -92,7 +92,7 @@ impl FlowRunner<'_> {
         baseline: &HostBaseline,
         on_record: &mut (dyn FnMut(&Record) + Send),
     ) -> HostReport {
-        let done = AtomicBool::new(false);
+        let ends = OnceLock::new();
         // Probes that run with other flows end with them.
         let is_ping = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_));
         let other_count = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
@@ -131,13 +131,13 @@ impl FlowRunner<'_> {
                 })
             });
             let flows: Vec<_> = flows.collect();
-            let done = &done;
-            let body = move || self.sample((streams, udp_counters), done, on_record);
+            let known_ends = &ends;
+            let body = move || self.sample((streams, udp_counters), known_ends, on_record);
             let series = thread::Builder::new().spawn_scoped(scope, body);
             let join = |flow: ScopedJoinHandle<'_, FlowReport>| flow.join().unwrap_or_default();
             let flows: Vec<_> =
                 flows.into_iter().map(|flow| flow.map_or_else(|report| *report, join)).collect();
-            done.store(true, Ordering::Release);
+            let _ = ends.set(receiver_ends(&flows)); // set once
             (flows, series.ok().and_then(|series| series.join().ok()))
         });
         let series = series.unwrap_or_else(|| self.new_series());
@@ -363,39 +363,32 @@ impl FlowRunner<'_> {
     /// Samples at each multiple of the period until all flows have ended, and once at their end.
     fn sample(
         &self,
-        (streams, udp_counters): (&[FlowStream], &UdpByteCounters),
-        done: &AtomicBool,
+        counters: (&[FlowStream], &UdpByteCounters),
+        ends: &OnceLock<ReceiverEnds>,
         on_record: &mut (dyn FnMut(&Record) + Send),
     ) -> EndSeries {
         let mut series = self.new_series();
+        let (streams, _) = counters;
         let period = self.scenario.run.sample;
         let mut next = Instant::ZERO + period;
         let mut emitted = 0;
         let senders = self.sending_streams(streams);
         let interval = if senders.is_empty() { POLL_INTERVAL } else { SAMPLE_INTERVAL };
         loop {
-            while self.run_clock.now() < next && !done.load(Ordering::Acquire) {
+            while self.run_clock.now() < next && ends.get().is_none() {
                 let now = self.run_clock.now();
                 series.sample_senders(&self.active_senders(&senders, now), now, false);
                 self.run_clock.sleep_until(next.min(now + interval));
             }
+            let ends = ends.get().map(|ends| (ends, period));
             let now = self.run_clock.now();
             series.sample_senders(&self.active_senders(&senders, now), now, true);
-            let is_last = done.load(Ordering::Acquire);
-            if is_last {
-                // A last sample over a small part of a period would only add noise.
-                let partial = now.saturating_since(next - period);
-                // A run within its first period has this sample only.
-                if partial * 2 >= period || emitted == 0 {
-                    series.sample((streams, udp_counters), now.min(next), true);
-                }
-            } else {
-                series.sample((streams, udp_counters), next, false);
-            }
+            // A sample may be late, so it counts for the time at which it is taken.
+            series.sample(counters, self.run_clock.now(), ends);
             series.records().iter().skip(emitted).for_each(&mut *on_record);
             self.run_clock.add_memory((series.records().len() - emitted) as u64 * RECORD_BYTES);
             emitted = series.records().len();
-            if is_last {
+            if ends.is_some() {
                 series.sample_final_paths(streams);
                 return series;
             }
@@ -407,6 +400,21 @@ impl FlowRunner<'_> {
             }
         }
     }
+}
+
+/// Returns the time until which each flow's receivers at this endpoint listened.
+fn receiver_ends(flows: &[FlowReport]) -> ReceiverEnds {
+    let mut ends = ReceiverEnds::new();
+    for flow in flows {
+        for (direction, log) in &flow.delivered {
+            let listened_until = log.eof().unwrap_or_else(|| log.watched_until());
+            // The last read may end slightly after the deadline.
+            let end = log.last().map_or(listened_until, |last| last.max(listened_until));
+            let latest = ends.entry((flow.flow, *direction)).or_default();
+            *latest = end.max(*latest);
+        }
+    }
+    ends
 }
 
 /// Returns the report of a flow that did not start for lack of a thread.

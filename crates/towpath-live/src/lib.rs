@@ -16,6 +16,7 @@
 mod acceptor;
 mod admission;
 pub mod authenticator;
+mod byte_intervals;
 mod check;
 mod client;
 pub mod control_channel;

@@ -14,6 +14,7 @@ use towpath_scenario::DataDirection;
 use towpath_sockets::stream::quic::{QuicConnection, TimedNotice};
 use towpath_sockets::stream::sends;
 
+use super::byte_intervals::{ByteInterval, IntervalMeter};
 use super::data_stream::DataStream;
 use super::flow_runner::FlowStream;
 use super::host_info::PathNames;
@@ -26,6 +27,9 @@ const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Flow, stream, local address, remote address and QUIC path ID of a subflow.
 pub(super) type HostSubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
+
+/// Times until which receivers listened, by flow and direction.
+pub(super) type ReceiverEnds = BTreeMap<(u32, DataDirection), Instant>;
 
 /// Subflow over the whole run.
 #[derive(Debug)]
@@ -45,8 +49,8 @@ pub(super) struct EndSeries {
     path_names: PathNames,
     subflows: BTreeMap<HostSubflowKey, HostSubflowTrack>,
     connections: BTreeMap<(u32, u32), ConnectionReport>,
-    /// Received bytes at the last sample, by flow, stream and direction.
-    counted_bytes: BTreeMap<(u32, u32, DataDirection), u64>,
+    /// Meters of received bytes by flow, stream and direction.
+    meters: BTreeMap<(u32, u32, DataDirection), IntervalMeter>,
     last_sample: Instant,
     /// Set if a subflow's congestion control has not been read yet.
     needs_read_back: bool,
@@ -69,7 +73,7 @@ impl EndSeries {
             path_names: PathNames::default(),
             subflows: BTreeMap::new(),
             connections: BTreeMap::new(),
-            counted_bytes: BTreeMap::new(),
+            meters: BTreeMap::new(),
             last_sample: Instant::ZERO,
             needs_read_back: false,
             last_read_back: Instant::ZERO,
@@ -90,31 +94,36 @@ impl EndSeries {
         self.sender_sampler.sample(streams, at, closing);
     }
 
-    /// Takes the sample that ends a period at `at` and appends it to [`Self::records`].
+    /// Takes a sample at `at`, which is now, and appends it to [`Self::records`].
+    ///
+    /// `ends` are known for the last sample only, when no data can arrive any more.
     pub(super) fn sample(
         &mut self,
         (streams, udp_counters): (&[FlowStream], &UdpByteCounters),
         at: Instant,
-        is_last: bool,
+        ends: Option<(&ReceiverEnds, Duration)>,
     ) {
         let span = at.saturating_since(self.last_sample);
         if span.is_zero() {
             return;
         }
         self.last_sample = at;
+        // Counters come first: the rest takes time in which more data arrives.
         for stream in streams {
-            self.count_received(stream, at, span);
+            self.count_received(stream, at, ends);
+        }
+        for (flow, direction, received) in udp_counters {
+            self.emit_bytes((*flow, 0, *direction), received, at, ends);
+        }
+        for stream in streams {
             if let Some(connection) = stream.stream.connection() {
                 self.emit_notices(stream.flow, connection);
             }
             self.sample_subflows(stream, at, span);
         }
         self.sender_sampler.begin_period();
-        for (flow, direction, received) in udp_counters {
-            self.emit_bytes((*flow, 0, *direction), received, (at, span));
-        }
         // All subflows close at the end, which is not an event.
-        if !is_last {
+        if ends.is_none() {
             self.close_missing(at);
         }
         // Closed subflows cannot be read any more, and a subflow may become a backup later.
@@ -194,12 +203,17 @@ impl EndSeries {
         (self.connections.into_values().collect(), subflows, records)
     }
 
-    fn count_received(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
+    fn count_received(
+        &mut self,
+        stream: &FlowStream,
+        at: Instant,
+        ends: Option<(&ReceiverEnds, Duration)>,
+    ) {
         let is_client = self.is_client;
         let incoming =
             stream.received.iter().filter(|(direction, _)| !sends(*direction, is_client));
         for (direction, received) in incoming {
-            self.emit_bytes((stream.flow, stream.number, *direction), received, (at, span));
+            self.emit_bytes((stream.flow, stream.number, *direction), received, at, ends);
         }
     }
 
@@ -207,17 +221,25 @@ impl EndSeries {
         &mut self,
         (flow, stream, direction): (u32, u32, DataDirection),
         received: &AtomicU64,
-        (at, span): (Instant, Duration),
+        at: Instant,
+        ends: Option<(&ReceiverEnds, Duration)>,
     ) {
         let total = received.load(Ordering::Relaxed);
-        let before = self.counted_bytes.insert((flow, stream, direction), total).unwrap_or(0);
+        let meter = self.meters.entry((flow, stream, direction)).or_default();
+        let interval = match ends {
+            Some((ends, period)) => {
+                meter.finish(total, (ends.get(&(flow, direction)).copied(), at), period)
+            }
+            None => meter.advance(total, at),
+        };
+        let Some(ByteInterval { end, span, bytes }) = interval else { return };
         self.records.push(Record::Interval(Interval {
-            t_ns: at.as_nanos(),
+            t_ns: end.as_nanos(),
             span_ns: span.as_nanos() as u64,
             flow,
             stream,
             direction,
-            bytes: total.saturating_sub(before),
+            bytes,
             connection: None,
         }));
     }

@@ -29,6 +29,6 @@ pub use account::account_table;
 pub use comparison::Comparison;
 pub use csv::{CsvTable, csv};
 pub use html::html;
-pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
+pub use live::{LiveInterval, LiveSender, LiveSubflow, live_header, live_lines};
 pub use sweep::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};

@@ -38,16 +38,23 @@ pub struct LiveSubflow {
     pub path: String,
     /// Data that arrived on the subflow, in bit/s.
     pub goodput_bps: f64,
-    /// Smoothed round-trip time at the sender, in microseconds.
-    pub srtt_us: u32,
-    /// Congestion window at the sender, in packets.
-    pub cwnd_packets: u32,
-    /// Packets retransmitted in this period.
-    pub retransmissions_delta: u32,
+    /// State of the sender; `None` while it is known only to the other host.
+    pub sender: Option<LiveSender>,
     /// TCP state; printed only if it is not `established`.
     pub state: String,
     /// True if it is a backup subflow.
     pub backup: bool,
+}
+
+/// Sender of a subflow in one period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveSender {
+    /// Smoothed round-trip time in microseconds; 0 before it was measured.
+    pub srtt_us: u32,
+    /// Congestion window in packets.
+    pub cwnd_packets: u32,
+    /// Packets retransmitted in this period.
+    pub retransmissions_delta: u32,
 }
 
 /// Returns the titles of the columns that [`live_lines`] writes.
@@ -63,7 +70,8 @@ pub fn live_header() -> String {
 }
 
 /// Formats one period, at most 100 columns wide. Parallel subflows of a path share a line, with
-/// the largest round-trip time and the sums of window and retransmissions.
+/// the largest round-trip time and the sums of window and retransmissions. A dash stands for values
+/// of a sender on the other host.
 pub fn live_lines(interval: &LiveInterval) -> String {
     let mut out = String::new();
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -104,11 +112,19 @@ fn path_rows(subflows: &[LiveSubflow]) -> Vec<PathRow<'_>> {
 
 impl PathRow<'_> {
     fn line(&self) -> String {
-        let values = |pick: fn(&LiveSubflow) -> u64| self.subflows.iter().map(move |s| pick(s));
+        let senders = || self.subflows.iter().filter_map(|subflow| subflow.sender);
+        let sum = |count: fn(LiveSender) -> u32| -> String {
+            match senders().next() {
+                Some(_) => {
+                    senders().map(|sender| u64::from(count(sender))).sum::<u64>().to_string()
+                }
+                None => "–".to_owned(),
+            }
+        };
         let goodput: f64 = self.subflows.iter().map(|s| s.goodput_bps).sum();
-        let srtt = values(|s| s.srtt_us.into()).max().unwrap_or(0);
-        let cwnd: u64 = values(|s| s.cwnd_packets.into()).sum();
-        let retransmissions: u64 = values(|s| s.retransmissions_delta.into()).sum();
+        let srtt = senders().map(|sender| sender.srtt_us).max().unwrap_or(0);
+        let cwnd = sum(|sender| sender.cwnd_packets);
+        let retransmissions = sum(|sender| sender.retransmissions_delta);
         let count = self.subflows.len();
         let path = clean(self.path);
         let name = if count > 1 {
@@ -117,7 +133,7 @@ impl PathRow<'_> {
         } else {
             cut(&path, MAX_NAME_WIDTH)
         };
-        let srtt = if srtt == 0 { "–".to_owned() } else { number::time(srtt as f64 * 1e3) };
+        let srtt = if srtt == 0 { "–".to_owned() } else { number::time(f64::from(srtt) * 1e3) };
         let mut line = format!(
             "{}{}{:>13}{srtt:>11}{cwnd:>9}{retransmissions:>7}",
             " ".repeat(22),

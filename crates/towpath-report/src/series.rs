@@ -240,8 +240,7 @@ pub(crate) fn subflows(
     let has_receiver = records.values().flatten().any(|r| r.side == SubflowEnd::Receiver);
     let arrived_at = if has_receiver { SubflowEnd::Receiver } else { SubflowEnd::Sender };
     let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
-    for records in records.values() {
-        let new = subflow(records, grid, arrived_at);
+    for new in records.values().flat_map(|records| subflow(records, grid, arrived_at)) {
         let index = series.iter().filter(|(other, _)| other.path == new.path).count();
         match series.iter_mut().find(|(other, _)| is_merged && other.path == new.path) {
             Some((sum, count)) => {
@@ -264,54 +263,79 @@ fn with_name(series: SubflowSeries, count: usize) -> SubflowSeries {
     SubflowSeries { name, ..series }
 }
 
-fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> SubflowSeries {
-    let mut bits = grid.empty();
-    let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
-    let mut sent = grid.empty();
+/// Returns the series of one subflow: one for each path, as its address may move to another
+/// interface.
+fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Vec<SubflowSeries> {
+    let mut series: Vec<SubflowSeries> = Vec::new();
+    // Totals count from the start of the subflow, whatever its path.
     let (mut retransmissions_before, mut sent_before) = (0, 0);
     for record in records {
+        let index = series.iter().position(|on_path| on_path.path == record.path);
+        let index = index.unwrap_or_else(|| {
+            series.push(SubflowSeries::empty(record.path.clone(), grid));
+            series.len() - 1
+        });
+        let Some(on_path) = series.get_mut(index) else { continue };
         if record.side == arrived_at {
-            grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
+            let bits = record.bytes as f64 * 8.0;
+            grid.spread(&mut on_path.goodput_bps, record.t_ns, record.span_ns, bits);
         }
         if record.side == SubflowEnd::Sender {
-            // One-ended measurements may poll rarely, so a value holds since the previous poll.
-            let since_ns = record.t_ns.saturating_sub(record.span_ns);
-            let is_sender_only = arrived_at == SubflowEnd::Sender;
-            let first_point = grid.index(if is_sender_only { since_ns } else { record.t_ns });
-            for (values, value) in [
-                (&mut srtt, f64::from(record.srtt_us) / 1e3),
-                (&mut cwnd, f64::from(record.cwnd_packets)),
-            ] {
-                // A round-trip time of 0 was not measured, nor was a window of 0.
-                if value <= 0.0 {
-                    continue;
-                }
-                grid.store_max(values, record.t_ns, value);
-                let held_points =
-                    values.iter_mut().take(grid.index(record.t_ns)).skip(first_point + 1);
-                held_points.for_each(|v| *v = v.or(Some(value)));
-            }
+            on_path.add_state(record, grid, arrived_at == SubflowEnd::Sender);
             let added = f64::from(record.retransmissions.saturating_sub(retransmissions_before));
             retransmissions_before = record.retransmissions;
-            if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
+            if let Some(value) = on_path.retransmissions.get_mut(grid.index(record.t_ns)) {
                 *value = Some(value.unwrap_or(0.0) + added);
             }
-            if let Some(value) = sent.get_mut(grid.index(record.t_ns)) {
+            if let Some(value) = on_path.sent_bytes.get_mut(grid.index(record.t_ns)) {
                 let added = record.bytes_sent.saturating_sub(sent_before);
                 *value = Some(value.unwrap_or(0.0) + added as f64);
             }
             sent_before = record.bytes_sent;
         }
     }
-    SubflowSeries {
-        path: records.first().map(|record| record.path.clone()).unwrap_or_default(),
-        name: String::new(),
-        occurrence: 0,
-        goodput_bps: per_second(bits, grid),
-        srtt_ms: fill_single_gaps(srtt),
-        cwnd_packets: fill_single_gaps(cwnd),
-        retransmissions: fill_single_gaps(retransmissions),
-        sent_bytes: fill_single_gaps(sent),
+    let complete = |series: SubflowSeries| SubflowSeries {
+        goodput_bps: per_second(series.goodput_bps, grid),
+        srtt_ms: fill_single_gaps(series.srtt_ms),
+        cwnd_packets: fill_single_gaps(series.cwnd_packets),
+        retransmissions: fill_single_gaps(series.retransmissions),
+        sent_bytes: fill_single_gaps(series.sent_bytes),
+        ..series
+    };
+    series.into_iter().map(complete).collect()
+}
+
+impl SubflowSeries {
+    fn empty(path: String, grid: &Grid) -> Self {
+        Self {
+            path,
+            name: String::new(),
+            occurrence: 0,
+            goodput_bps: grid.empty(),
+            srtt_ms: grid.empty(),
+            cwnd_packets: grid.empty(),
+            retransmissions: grid.empty(),
+            sent_bytes: grid.empty(),
+        }
+    }
+
+    /// Adds round-trip time and window of a sender.
+    fn add_state(&mut self, record: &Subflow, grid: &Grid, is_sender_only: bool) {
+        // One-ended measurements may poll rarely, so a value holds since the previous poll.
+        let since_ns = record.t_ns.saturating_sub(record.span_ns);
+        let first_point = grid.index(if is_sender_only { since_ns } else { record.t_ns });
+        for (values, value) in [
+            (&mut self.srtt_ms, f64::from(record.srtt_us) / 1e3),
+            (&mut self.cwnd_packets, f64::from(record.cwnd_packets)),
+        ] {
+            // A round-trip time of 0 was not measured, nor was a window of 0.
+            if value <= 0.0 {
+                continue;
+            }
+            grid.store_max(values, record.t_ns, value);
+            let held_points = values.iter_mut().take(grid.index(record.t_ns)).skip(first_point + 1);
+            held_points.for_each(|v| *v = v.or(Some(value)));
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod common;
 
-use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
+use towpath_report::{
+    LiveInterval, LiveSender, LiveSubflow, live_header, live_lines, table, warnings,
+};
 use towpath_result::store::StoredRun;
 use towpath_result::{
     AccountSummary, Basis, DelayStats, MessageStats, Part, Parts, StackStats, Stall, Summary,
@@ -172,9 +174,7 @@ fn subflow(path: &str, mbps: f64, srtt_us: u32) -> LiveSubflow {
     LiveSubflow {
         path: path.to_owned(),
         goodput_bps: mbps * 1e6,
-        srtt_us,
-        cwnd_packets: 312,
-        retransmissions_delta: 0,
+        sender: Some(LiveSender { srtt_us, cwnd_packets: 312, retransmissions_delta: 0 }),
         state: "established".to_owned(),
         backup: false,
     }
@@ -197,7 +197,7 @@ fn live_lines_show_every_path() {
     let mut satellite = subflow("satellite", 0.0, 0);
     (satellite.state, satellite.backup) = ("syn-sent".to_owned(), true);
     let mut wifi = subflow("wifi", 38.2, 96_000);
-    wifi.retransmissions_delta = 12;
+    wifi.sender.as_mut().unwrap().retransmissions_delta = 12;
     let mut three_subflows = interval(vec![wifi, subflow("cellular", 19.7, 281_000), satellite]);
     three_subflows.events = vec!["wifi goes down".to_owned()];
     let single = interval(vec![subflow("wifi", 38.2, 96_000)]);

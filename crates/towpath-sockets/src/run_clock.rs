@@ -134,10 +134,17 @@ impl RunClock {
         }
     }
 
-    /// Blocks until `time`, and checks for interrupts at [`POLL_INTERVAL`].
+    /// Blocks until `time`, and checks for interrupts at [`POLL_INTERVAL`]. Also waits for the
+    /// start of the traffic itself.
     pub fn wait_until(&self, time: Instant) {
-        while self.now() < time && !self.is_interrupted() {
-            self.sleep_until(time.min(self.now() + POLL_INTERVAL));
+        // [`Self::now`] is zero before the start, so that it cannot tell whether zero is reached.
+        let end = self.start_time + time.saturating_since(Instant::ZERO);
+        loop {
+            let now = self.clock.now();
+            if now >= end || self.is_interrupted() {
+                return;
+            }
+            self.clock.sleep_until(end.min(now + POLL_INTERVAL));
         }
     }
 
@@ -170,5 +177,30 @@ impl RunClock {
     pub fn is_over(&self, deadline: Instant) -> bool {
         let limit = Instant::from_nanos(self.limit_ns.load(Ordering::Acquire));
         self.is_interrupted() || self.now() >= deadline.min(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: flows at time zero began as soon as their threads did, before the agreed start,
+    /// and their early data made the first interval too fast.
+    #[test]
+    fn a_flow_at_time_zero_does_not_begin_before_the_start_of_the_traffic() {
+        let clock = Clock::start();
+        let start_time = clock.now() + Duration::from_millis(20);
+        let run_clock = RunClock::new(clock, start_time);
+        run_clock.wait_until(Instant::ZERO);
+        assert!(clock.now() >= start_time);
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_for_the_start() {
+        let clock = Clock::start();
+        let run_clock = RunClock::new(clock, clock.now() + Duration::from_secs(3_600));
+        run_clock.interrupt();
+        run_clock.wait_until(Instant::ZERO);
+        assert_eq!(run_clock.now(), Instant::ZERO);
     }
 }

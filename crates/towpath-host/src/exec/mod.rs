@@ -14,6 +14,7 @@ mod launch;
 mod observe;
 mod record;
 mod socket_tracker;
+mod stay;
 mod summary;
 mod supervise;
 

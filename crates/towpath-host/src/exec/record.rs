@@ -2,19 +2,20 @@
 //!
 //! The result has one flow with a stream for each connection. Up is from the end that opened the
 //! connection. Only one end is observed: sent bytes count when they are acknowledged, received
-//! bytes when they arrive. Paths are named after the interface that has the local address.
+//! bytes when they arrive. Paths are named after the interface that has the local address at that
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Seek as _, Write as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use towpath_kernel::sample::{MptcpInfo, TcpInfo};
 use towpath_kernel::subflow::{SubflowLabel, canonical_addresses};
 use towpath_net::Instant;
-use towpath_netlink::{DiagSocket, RouteSocket};
+use towpath_netlink::DiagSocket;
 use towpath_os::files;
 use towpath_result::format;
 use towpath_result::metrics::DeliveryLog;
@@ -29,7 +30,9 @@ use towpath_scenario::{DataDirection, Transport, World};
 use super::socket_tracker::{
     ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker,
 };
+use super::stay::Stays;
 use super::summary::SocketSummary;
+use crate::interface_map::InterfaceFollower;
 
 const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
@@ -41,7 +44,7 @@ pub(super) struct ExecRecorder {
     meta: Meta,
     start: Duration,
     last_snapshot: Duration,
-    interfaces: InterfaceNames,
+    interfaces: InterfaceFollower,
     subflows: BTreeMap<u64, SubflowRecord>,
     streams: BTreeMap<SocketId, ConnectionRecord>,
     delivery: [DeliveryLog; 2],
@@ -54,13 +57,13 @@ pub(super) struct ExecRecorder {
 struct SubflowRecord {
     connection: SocketId,
     number: u32,
-    path: String,
+    /// Interfaces that have had the local address.
+    stays: Stays,
     /// Local and remote address.
     addresses: (SocketAddr, SocketAddr),
     backup: bool,
     info: TcpInfo,
     congestion: Option<String>,
-    first_seen: Instant,
     closed_at: Option<Instant>,
 }
 
@@ -76,32 +79,6 @@ struct ConnectionRecord {
     fell_back: bool,
 }
 
-/// Names of interfaces by address.
-#[derive(Debug, Default)]
-struct InterfaceNames(BTreeMap<IpAddr, String>);
-
-impl InterfaceNames {
-    /// Returns an interface's name; a new address makes it read all addresses again.
-    fn lookup(&mut self, address: IpAddr) -> String {
-        if !self.0.contains_key(&address) {
-            let _ = self.refresh(); // on failure the name is "unknown"
-        }
-        let fallback = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
-        self.0.entry(address).or_insert_with(fallback).clone()
-    }
-
-    fn refresh(&mut self) -> Result<(), towpath_netlink::NetlinkError> {
-        let mut route = RouteSocket::open()?;
-        let links = route.links()?;
-        for address in route.addresses()? {
-            if let Some(link) = links.iter().find(|link| link.index == address.link_index) {
-                self.0.insert(address.local.address(), link.name.clone());
-            }
-        }
-        Ok(())
-    }
-}
-
 impl ExecRecorder {
     /// Begins a result about `command` in the file, which exists already.
     pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
@@ -115,7 +92,7 @@ impl ExecRecorder {
             meta,
             start: now,
             last_snapshot: now,
-            interfaces: InterfaceNames::default(),
+            interfaces: InterfaceFollower::open(),
             subflows: BTreeMap::new(),
             streams: BTreeMap::new(),
             delivery: [log.clone(), log],
@@ -134,6 +111,7 @@ impl ExecRecorder {
         let time = self.instant(now);
         let span = now.saturating_sub(self.last_snapshot);
         self.last_snapshot = now;
+        self.interfaces.update();
         let mut present = BTreeSet::new();
         for socket in snapshot.tcp.iter().filter(|socket| !socket.info.is_empty()) {
             if let Some(connection) = tracker.connection_of(socket) {
@@ -180,16 +158,15 @@ impl ExecRecorder {
         let mut stream = *stream;
         let (addresses, backup) = (canonical_addresses(socket), is_backup(socket));
         let new = !self.subflows.contains_key(&socket.cookie);
-        let path = self.interfaces.lookup(addresses.0.ip());
+        let interface = self.interfaces.lookup(addresses.0.ip());
         let subflow = self.subflows.entry(socket.cookie).or_insert_with(|| SubflowRecord {
             connection,
             number: stream.subflows,
-            path,
+            stays: Stays::begin(interface.clone(), addresses.0.ip(), time),
             addresses,
             backup,
             info: TcpInfo::default(),
             congestion: None,
-            first_seen: time,
             closed_at: None,
         });
         let counters_reset = now.bytes_acked < subflow.info.bytes_acked
@@ -200,28 +177,22 @@ impl ExecRecorder {
         }
         subflow.congestion = socket.congestion.clone().or(subflow.congestion.take());
         subflow.backup |= backup;
-        let label = SubflowLabel {
-            flow: 0,
-            stream: stream.number,
-            number: subflow.number,
-            path: &subflow.path,
-            backup: subflow.backup,
-        };
-        let infos = (&subflow.info, &now);
-        let records = DIRECTIONS.map(|direction| {
-            let sends = (direction == DataDirection::Up) == stream.locally_opened;
-            label.record(direction, sends, infos, (time, span))
-        });
-        subflow.info = now;
-        let text = format!("connection {}: subflow on {}", stream.number, subflow.path);
-        let event = build_event(time, EventKind::Subflow, Some(subflow.path.clone()), text);
+        let mut records = Vec::new();
         if new {
+            let text = format!("connection {}: subflow on {}", stream.number, subflow.stays.path());
+            records.push(subflow.event(time, text));
             stream.subflows += 1;
             self.streams.insert(connection, stream);
-            self.write(&event);
         }
-        for record in records {
-            self.write(&Record::Subflow(Box::new(record)));
+        records.extend(subflow.advance(now, &stream, (time, span)));
+        // The traffic since the last snapshot counts for the interface at that time.
+        let address = subflow.addresses.0.ip();
+        if let Some(change) = subflow.stays.follow(interface, address, &now, time) {
+            let text = format!("connection {}: {change}", stream.number);
+            records.push(subflow.event(time, text));
+        }
+        for record in &records {
+            self.write(record);
         }
     }
 
@@ -291,13 +262,9 @@ impl ExecRecorder {
                 subflow.closed_at = Some(time);
                 let number =
                     self.streams.get(&subflow.connection).map_or(0, |stream| stream.number);
-                let text = format!("connection {number}: subflow on {} closed", subflow.path);
-                events.push(build_event(
-                    time,
-                    EventKind::Subflow,
-                    Some(subflow.path.clone()),
-                    text,
-                ));
+                let path = subflow.stays.path();
+                let text = format!("connection {number}: subflow on {path} closed");
+                events.push(subflow.event(time, text));
             }
         }
         for event in &events {
@@ -334,9 +301,10 @@ impl ExecRecorder {
     }
 
     fn meta_paths(&self) -> Vec<MetaPath> {
-        let names: BTreeSet<_> = self.subflows.values().map(|subflow| &subflow.path).collect();
-        let meta_path = |name: &String| MetaPath {
-            name: name.clone(),
+        let names: BTreeSet<_> =
+            self.subflows.values().flat_map(|subflow| subflow.stays.paths()).collect();
+        let meta_path = |name: &str| MetaPath {
+            name: name.to_owned(),
             between: ["here".to_owned(), "there".to_owned()],
             up_rate_bps: None,
             down_rate_bps: None,
@@ -434,23 +402,25 @@ impl ExecRecorder {
                 let (local, remote) = subflow.addresses;
                 let (local, remote) =
                     if stream.locally_opened { (local, remote) } else { (remote, local) };
-                let info = &subflow.info;
-                summaries.push(SubflowSummary {
-                    flow: 0,
-                    stream: stream.number,
-                    direction: flow.direction,
-                    subflow: subflow.number,
-                    path: subflow.path.clone(),
-                    local: local.to_string(),
-                    remote: remote.to_string(),
-                    backup: subflow.backup,
-                    bytes: if sends { info.bytes_acked } else { info.bytes_received },
-                    share: 0.0,
-                    retransmissions: if sends { u64::from(info.total_retrans) } else { 0 },
-                    srtt_us: info.srtt_us,
-                    first_seen_ns: subflow.first_seen.as_nanos(),
-                    closed_ns: subflow.closed_at.map(Instant::as_nanos),
-                });
+                // One entry for each interface, with its times and its traffic.
+                for stay in subflow.stays.list(&subflow.info, subflow.closed_at) {
+                    summaries.push(SubflowSummary {
+                        flow: 0,
+                        stream: stream.number,
+                        direction: flow.direction,
+                        subflow: subflow.number,
+                        path: stay.path.to_owned(),
+                        local: local.to_string(),
+                        remote: remote.to_string(),
+                        backup: subflow.backup,
+                        bytes: if sends { stay.bytes_acked } else { stay.bytes_received },
+                        share: 0.0,
+                        retransmissions: if sends { stay.retransmissions } else { 0 },
+                        srtt_us: subflow.info.srtt_us,
+                        first_seen_ns: stay.from.as_nanos(),
+                        closed_ns: stay.until.map(Instant::as_nanos),
+                    });
+                }
             }
             let flow_subflows = summaries.get_mut(first_index..).unwrap_or_default();
             let total: u64 = flow_subflows.iter().map(|subflow| subflow.bytes).sum();
@@ -459,6 +429,33 @@ impl ExecRecorder {
             }
         }
         summaries
+    }
+}
+
+impl SubflowRecord {
+    /// Stores the counters; returns the records since the last ones.
+    fn advance(
+        &mut self,
+        now: TcpInfo,
+        stream: &ConnectionRecord,
+        times: (Instant, Duration),
+    ) -> [Record; 2] {
+        let before = std::mem::replace(&mut self.info, now);
+        let label = SubflowLabel {
+            flow: 0,
+            stream: stream.number,
+            number: self.number,
+            path: self.stays.path(),
+            backup: self.backup,
+        };
+        DIRECTIONS.map(|direction| {
+            let sends = (direction == DataDirection::Up) == stream.locally_opened;
+            Record::Subflow(Box::new(label.record(direction, sends, (&before, &now), times)))
+        })
+    }
+
+    fn event(&self, time: Instant, text: String) -> Record {
+        build_event(time, EventKind::Subflow, Some(self.stays.path().to_owned()), text)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Common timeline of events of the path manager, of links, addresses and routes.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use towpath_netlink::{
-    InterfaceAddress, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, NetlinkError,
-    RouteEntry, RouteKind, RouteSocket,
+    InterfaceAddress, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, NetlinkError, RouteEntry,
+    RouteKind, RouteSocket,
 };
 
 use super::Monitor;
+use crate::interface_map::{InterfaceMap, is_running};
 
 /// Event on the monitored machine, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,25 +54,21 @@ impl EventSource {
 pub struct EventTimeline {
     events: LinkEvents,
     route: RouteSocket,
-    /// Name of each interface, and true if it is running.
-    links: BTreeMap<u32, (String, bool)>,
-    addresses: BTreeMap<IpAddr, u32>,
+    interfaces: InterfaceMap,
 }
 
 impl EventTimeline {
     /// Opens the netlink sockets in the calling thread's network namespace; needs no privilege.
     pub fn open() -> Result<Self, NetlinkError> {
         let events = LinkEvents::open_with_routes()?;
-        let route = RouteSocket::open()?;
-        let (links, addresses) = (BTreeMap::new(), BTreeMap::new());
-        let mut timeline = Self { events, route, links, addresses };
-        timeline.reload()?;
-        Ok(timeline)
+        let mut route = RouteSocket::open()?;
+        let interfaces = InterfaceMap::read(&mut route)?;
+        Ok(Self { events, route, interfaces })
     }
 
     /// Returns the name of the interface that has an address, and true if it can carry packets.
     pub fn interface(&self, address: IpAddr) -> Option<(String, bool)> {
-        self.links.get(self.addresses.get(&address)?).cloned()
+        self.interfaces.lookup(address)
     }
 
     /// Returns the events since the last call, and separately those of the path manager.
@@ -102,13 +98,7 @@ impl EventTimeline {
     }
 
     fn reload(&mut self) -> Result<(), NetlinkError> {
-        let links = self.route.links()?;
-        self.links = links
-            .into_iter()
-            .map(|link| (link.index, (link.name.clone(), is_running(&link))))
-            .collect();
-        let addresses = self.route.addresses()?;
-        self.addresses = addresses.iter().map(|a| (a.local.address(), a.link_index)).collect();
+        self.interfaces = InterfaceMap::read(&mut self.route)?;
         Ok(())
     }
 
@@ -117,30 +107,26 @@ impl EventTimeline {
         let route_event = |text: Option<String>| {
             text.map(|text| MonitorEvent { source: EventSource::Route, text })
         };
+        let is_new_link = matches!(&event, LinkEvent::Link(link)
+            if self.interfaces.name(link.index).is_none());
+        let is_change = self.interfaces.apply(&event);
         match event {
+            LinkEvent::Link(_) if !is_change => None,
             LinkEvent::Link(link) => {
-                let new = (link.name.clone(), is_running(&link));
-                let old = self.links.insert(link.index, new.clone());
-                let change = match old {
-                    Some(old) if old == new => return None,
-                    None => "is new",
-                    Some(_) if new.1 => "is up",
-                    Some(_) if link.is_up() => "has lost its carrier",
-                    Some(_) => "is down",
+                let change = match is_new_link {
+                    true => "is new",
+                    false if is_running(&link) => "is up",
+                    false if link.is_up() => "has lost its carrier",
+                    false => "is down",
                 };
                 link_event(format!("{} {change}", link.name))
             }
-            LinkEvent::LinkRemoved(link) => {
-                self.links.remove(&link.index);
-                link_event(format!("{} is gone", link.name))
-            }
+            LinkEvent::LinkRemoved(link) => link_event(format!("{} is gone", link.name)),
+            LinkEvent::AddressAdded(_) if !is_change => None,
             LinkEvent::AddressAdded(address) => {
-                let previous = self.addresses.insert(address.local.address(), address.link_index);
-                let text = self.describe_address(&address, "has the address");
-                if previous.is_some() { None } else { link_event(text) }
+                link_event(self.describe_address(&address, "has the address"))
             }
             LinkEvent::AddressRemoved(address) => {
-                self.addresses.remove(&address.local.address());
                 link_event(self.describe_address(&address, "has lost the address"))
             }
             LinkEvent::RouteAdded(route) => route_event(self.describe_route(&route, "new")),
@@ -149,7 +135,7 @@ impl EventTimeline {
     }
 
     fn link_name(&self, index: u32) -> &str {
-        self.links.get(&index).map_or("?", |(name, _)| name)
+        self.interfaces.name(index).unwrap_or("?")
     }
 
     fn describe_address(&self, address: &InterfaceAddress, verb: &str) -> String {
@@ -229,13 +215,6 @@ fn reset_reason(reason: u32) -> String {
         other => return format!("reason {other}"),
     };
     text.to_owned()
-}
-
-/// Returns true if a link can carry packets.
-///
-/// The loopback interface has no operational state but is usable when it is up.
-fn is_running(link: &Link) -> bool {
-    link.is_up() && (link.is_running() || link.is_loopback())
 }
 
 fn events_lost(origin: &str) -> MonitorEvent {

@@ -42,7 +42,9 @@ pub fn account(
             path_names.push(subflow.path.clone());
         }
     }
-    let run_samples = RunSamples { transport, path_names: &path_names, samples: &samples, merged };
+    let sample_ns = u64::try_from(scenario.run.sample.as_nanos()).unwrap_or(u64::MAX);
+    let run_samples =
+        RunSamples { transport, path_names: &path_names, samples: &samples, merged, sample_ns };
     let mut links: BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>> = BTreeMap::new();
     for direction in [DataDirection::Up, DataDirection::Down] {
         for path in 0..path_names.len() {
@@ -102,6 +104,8 @@ struct RunSamples<'a> {
     path_names: &'a [String],
     samples: &'a [SenderSample<'a>],
     merged: &'a MergedRun,
+    /// Sampling period in nanoseconds.
+    sample_ns: u64,
 }
 
 impl RunSamples<'_> {
@@ -141,7 +145,10 @@ impl RunSamples<'_> {
             // The queue belongs to the path, so every subflow on it sees it.
             let queued_ns =
                 path_samples.iter().map(|(_, activity)| activity.queued_ns).max().unwrap_or(0);
-            let is_saturated = queued_ns.saturating_mul(4) >= span_ns.saturating_mul(3);
+            // The rate of a short rest at the end depends on single packets.
+            let is_short = span_ns.saturating_mul(2) < self.sample_ns;
+            let is_saturated =
+                !is_short && queued_ns.saturating_mul(4) >= span_ns.saturating_mul(3);
             periods.push(ObservedPeriod { period, peak_bps, is_saturated });
         }
         scale_peaks(&mut periods);

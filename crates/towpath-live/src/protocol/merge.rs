@@ -347,7 +347,8 @@ fn subflow_summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<Subf
                 bytes: receiver.map_or(0, |report| report.bytes_received),
                 share: 0.0,
                 retransmissions: sender.map_or(0, |report| report.retransmissions),
-                srtt_us: sender.or(receiver).map_or(0, |report| report.srtt_us),
+                // The receiver's socket sends next to nothing, so its value is not the transfer's.
+                srtt_us: sender.map_or(0, |report| report.srtt_us),
                 first_seen_ns: either_report.first_seen_ns,
                 closed_ns: closed.into_iter().flatten().min(),
             });

@@ -34,6 +34,8 @@ const LONG_POLL_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_START_DELAY: Duration = Duration::from_secs(30);
 /// Idle time after which a client must reconnect to fetch its result.
 const FETCH_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum delay of `begin` with which a test still starts at the agreed time.
+const MAX_LATENESS: Duration = Duration::from_secs(2);
 /// Socket buffers under a rate limit hold at most the data of this time, but at least
 /// `MIN_BUFFER_BYTES` bytes.
 const MAX_BUFFER_TIME: Duration = Duration::from_millis(250);
@@ -242,7 +244,7 @@ impl ServerState {
     fn begin_test(self: &Arc<Self>, token: TestToken, at_ns: u64, client: Option<SocketAddr>) {
         let Some(test) = self.tests.find(token) else { return };
         let now = self.clock.now();
-        let start = Instant::from_nanos(at_ns).max(now).min(now + MAX_START_DELAY);
+        let start = start_time(Instant::from_nanos(at_ns), now);
         let run_clock =
             Arc::new(RunClock::new(self.clock, start).with_budget(Arc::clone(&test.budget)));
         let Some(streams) = test.start(&run_clock) else { return };
@@ -291,6 +293,15 @@ impl ServerState {
     }
 }
 
+/// Returns the start of the traffic for a `begin` that arrives at `now`.
+///
+/// After a slightly late `begin`, the client sends already. Both hosts then still count time from
+/// the agreed start, so that early data does not arrive before the first interval.
+fn start_time(agreed: Instant, now: Instant) -> Instant {
+    let is_outdated = now.saturating_since(agreed) > MAX_LATENESS;
+    if is_outdated { now } else { agreed.min(now + MAX_START_DELAY) }
+}
+
 /// State of a control connection.
 struct ControlContext<'a> {
     session: ControlSession,
@@ -312,5 +323,22 @@ impl ControlContext<'_> {
         self.charged = (read, written);
         self.quota.consume_blocking(clock, TrafficDirection::Inbound, read - read_before);
         self.quota.consume_blocking(clock, TrafficDirection::Outbound, written - written_before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_begin_does_not_move_the_agreed_start() {
+        let now = Instant::ZERO + Duration::from_secs(100);
+        let ms = Duration::from_millis;
+        let agreed = Instant::ZERO + Duration::from_secs(99);
+        assert_eq!(start_time(agreed, now), agreed);
+        assert_eq!(start_time(now + ms(20), now), now + ms(20));
+        assert_eq!(start_time(Instant::ZERO, now), now, "it is not of this test");
+        let far = now + MAX_START_DELAY * 2;
+        assert_eq!(start_time(far, now), now + MAX_START_DELAY);
     }
 }

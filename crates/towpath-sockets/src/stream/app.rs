@@ -196,10 +196,11 @@ impl StreamApp {
                             .iter()
                             .filter(|_| is_new_slot)
                             .for_each(|budget| budget.add_memory(SLOT_BYTES));
+                        sink.received.fetch_add(data.len() as u64, Ordering::Relaxed);
                     }
+                    // The log is complete: later data is part of neither the log nor the count.
                     None => {}
                 }
-                sink.received.fetch_add(data.len() as u64, Ordering::Relaxed);
             }
             if ended {
                 self.emit(StreamEvent::Ended);
