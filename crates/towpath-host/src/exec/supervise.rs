@@ -111,23 +111,36 @@ impl Supervisor {
             Ok(_) => Err(UpgradeRefusal::OtherNamespace),
             Err(_) => Err(UpgradeRefusal::Unreadable),
         };
-        match socket {
-            Ok(socket) => {
-                let (fd, inode) = (socket.as_fd(), sys::inode(socket.as_fd())?);
-                if seccomp::respond_with_fd(listener, notification.id, fd, request.close_on_exec)? {
-                    self.summary.upgraded += 1;
-                    self.observer.on_socket_created(inode, sys::monotonic());
-                }
+        let id = notification.id;
+        let reply = socket.and_then(|socket| {
+            let fd = socket.as_fd();
+            let inode = sys::inode(fd).map_err(|error| refusal_after(&error))?;
+            let given = seccomp::respond_with_fd(listener, id, fd, request.close_on_exec);
+            let delivered = given.map_err(|error| refusal_after(&error))?;
+            Ok(delivered.then_some(inode))
+        });
+        match reply {
+            Ok(Some(inode)) => {
+                self.summary.upgraded += 1;
+                self.observer.on_socket_created(inode, sys::monotonic());
             }
+            // The call was cancelled.
+            Ok(None) => {}
             // The unchanged call gives plain TCP, or the kernel's own error.
             Err(refusal) => {
-                if seccomp::continue_syscall(listener, notification.id)? {
+                if seccomp::continue_syscall(listener, id)? {
                     self.summary.refuse(refusal);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Returns the reason for a socket that could not be given to the program, such as EMFILE at its
+/// limit of descriptors. The error concerns this socket only.
+fn refusal_after(error: &io::Error) -> UpgradeRefusal {
+    UpgradeRefusal::Other(error.raw_os_error().unwrap_or(0))
 }
 
 fn multipath_socket(request: SocketRequest) -> Result<Socket, UpgradeRefusal> {

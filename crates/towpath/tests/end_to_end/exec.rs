@@ -342,6 +342,43 @@ print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
     assert!(lines.iter().all(|line| *line == "3 True 262 True True"), "{output}");
 }
 
+/// Regression: at its limit of descriptors, a program got ENOSYS from then on.
+#[test]
+fn a_program_at_its_limit_of_descriptors_gets_the_kernels_error_and_then_sockets_again() {
+    let test = "a_program_at_its_limit_of_descriptors_gets_the_kernels_error";
+    if skip_if_missing(test, &["python3"]) {
+        return;
+    }
+    let folder = TestDir::new();
+    let script = r"
+import errno, resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for round in range(3):
+    sockets, error = [], None
+    while error is None:
+        try:
+            sockets.append(socket.socket())
+        except OSError as failure:
+            error = errno.errorcode[failure.errno]
+    protocols = {s.getsockopt(socket.SOL_SOCKET, 38) for s in sockets}
+    print(error, len(sockets) > 10, protocols)
+    for s in sockets:
+        s.close()
+print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))
+";
+    let output = run_exec(&folder, &["--json", "--", "python3", "-c", script]);
+    let lines: Vec<_> = output.out.lines().take(4).collect();
+    assert_eq!(lines[..3], ["EMFILE True {262}"; 3], "{output}");
+    assert_eq!(lines[3], "262", "{output}");
+    // The supervisor has the same limit, and its own descriptors.
+    let script = "ulimit -n 9; exec \"$TOWPATH\" exec -q -- python3 -c \"$SCRIPT\"";
+    let program = "import socket; [print(socket.socket().type == 1) for _ in range(20)]";
+    let mut command = folder.program("sh");
+    command.args(["-c", script]).env("SCRIPT", program).env("TOWPATH", binary());
+    let output = folder.start(&mut command).wait();
+    assert_eq!(output.out.lines().filter(|line| *line == "True").count(), 20, "{output}");
+}
+
 #[test]
 fn threads_signals_and_children_get_their_sockets() {
     let (folder, test) = (TestDir::new(), "threads_signals_and_children_get_their_sockets");
