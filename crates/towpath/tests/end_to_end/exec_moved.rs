@@ -99,9 +99,9 @@ fn a_subflow_is_reported_on_each_interface_that_had_its_address() {
         let file = File::open(folder.work().join("r.jsonl")).unwrap();
         let result = read_run(BufReader::new(file)).unwrap();
         let change = format!("{client} has moved from c1 to c2");
-        let moved_at = result.records.iter().find_map(|record| match record {
-            Record::Event(event) if event.text.contains(&change) => Some(event.t_ns),
-            _ => None,
+        let moved_at = result.records.iter().find_map(|record| {
+            let Record::Event(event) = record else { return None };
+            event.text.contains(&change).then_some(event.t_ns)
         });
         let moved_at = moved_at.unwrap_or_else(|| panic!("{change}: {output}"));
         for record in &result.records {

@@ -115,9 +115,10 @@ fn values_of_the_sender_come_from_the_server_if_it_sends() {
         for columns in path_lines(&text, transport, "up") {
             assert!(!columns.contains(&"–"), "{context}: {text}");
         }
-        let senders = result.records.iter().filter_map(|record| match record {
-            Record::Subflow(s) if s.side == SubflowEnd::Sender => Some((s.direction, s.srtt_us)),
-            _ => None,
+        let senders = result.records.iter().filter_map(|record| {
+            let Record::Subflow(subflow) = record else { return None };
+            let is_sender = subflow.side == SubflowEnd::Sender;
+            is_sender.then_some((subflow.direction, subflow.srtt_us))
         });
         let max_rtt = senders.filter(|(direction, _)| *direction == DataDirection::Down);
         let max_rtt = max_rtt.map(|(_, srtt_us)| srtt_us).max().unwrap_or(0);
