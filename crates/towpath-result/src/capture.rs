@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use towpath_scenario::DataDirection;
 
+use super::account::is_zero;
 use super::{DelayStats, Stall};
 
 /// Position of the capture relative to the data's direction.
@@ -63,6 +64,12 @@ pub struct CapturedConnection {
     /// Number of Multipath TCP options by name, except DSS.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, u64>,
+    /// Packets that are in the capture a second time. Each packet counts once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copied_packets: u64,
+    /// Names of values that such packets leave undecided: they are absent, or may be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undecided: Vec<String>,
     /// Metrics for both data directions.
     #[serde(alias = "ways")]
     pub directions: Vec<CapturedDirection>,

@@ -69,6 +69,9 @@ impl CaptureAnalysis {
             if connection.cut.is_some() {
                 continue; // windows and data numbers are unknown
             }
+            if captured.undecided.iter().any(|name| name == "rtt") {
+                continue; // delays between two places explain nothing
+            }
             for (side, captured_direction) in captured.directions.iter().enumerate() {
                 if captured_direction.bytes > 0 {
                     self.add_direction(

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use towpath_result::CutEvidence;
 use towpath_wire::MpTcpRst;
 
+use super::copies::SubflowCopies;
 use super::data_stream::DataStreamTracker;
 use super::direction::DirectionTracker;
 use super::layers::SocketKey;
@@ -38,6 +39,7 @@ pub(super) struct TracedSubflow {
     /// First interface of the capture on which it was seen, and a flag for further ones.
     pub(super) interface: Option<u32>,
     pub(super) several_interfaces: bool,
+    pub(super) copies: SubflowCopies,
     pub(super) first_ns: u64,
     pub(super) syn_ns: Option<u64>,
     pub(super) syns: u32,
@@ -76,6 +78,7 @@ impl TracedSubflow {
             number: 0,
             interface: None,
             several_interfaces: false,
+            copies: SubflowCopies::default(),
             first_ns: now_ns,
             syn_ns: None,
             syns: 0,

@@ -39,6 +39,8 @@ pub(super) struct DirectionTracker {
     fin: Option<i64>,
     pub(super) packets: u64,
     pub(super) ip_bytes: u64,
+    /// Payload of packets that are copies of earlier ones, and not counted.
+    pub(super) copied_bytes: u64,
     pub(super) data_packets: u64,
     pub(super) payload_bytes: u64,
     /// Payload seen before on this subflow.

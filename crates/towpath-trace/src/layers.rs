@@ -7,10 +7,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use towpath_wire::Flags;
+use towpath_wire::{Flags, Options};
 
 use super::file::CapturedFrame;
-use super::link::{SkipReason, find_ip_packet};
+use super::link::{SkipReason, find_ip_packet, host_interface};
 
 const TCP: u8 = 6;
 /// Kind of all Multipath TCP options (RFC 8684 §3).
@@ -40,6 +40,12 @@ impl SocketKey {
         } else {
             IpAddr::V6(Ipv6Addr::from_bits(self.address))
         }
+    }
+
+    /// Returns a word for hashes, in which most of the address and the port are visible.
+    pub(super) fn hash_word(self) -> u64 {
+        let folded = (self.address >> 64) as u64 ^ self.address as u64;
+        folded.rotate_left(16) ^ u64::from(self.port)
     }
 
     /// Returns the port in host byte order.
@@ -73,6 +79,12 @@ pub(super) struct CapturedSegment<'a> {
     pub(super) ip_bytes: u32,
     /// True if the capturing host sent it; `None` if the capture does not contain the direction.
     pub(super) outbound: Option<bool>,
+    /// Number of the interface that saw it: of the file, or of the capturing host.
+    pub(super) interface: u32,
+    /// TTL or hop limit.
+    pub(super) hop_limit: u8,
+    /// Identification of IPv4; `None` for IPv6 and for 0, which many packets share (RFC 6864).
+    pub(super) identification: Option<u16>,
 }
 
 /// Knowledge about a segment's Multipath TCP options if some of its options were not captured.
@@ -85,6 +97,11 @@ pub(super) enum CutOptions {
 }
 
 impl CapturedSegment<'_> {
+    /// Returns true if the captured options contain timestamps (RFC 7323 §3).
+    pub(super) fn has_timestamps(&self) -> bool {
+        Options::parse(self.options).timestamps.is_some()
+    }
+
     /// Returns what is known about options that were not captured; `None` if all were.
     pub(super) fn cut_options(&self) -> Option<CutOptions> {
         const END: u8 = 0;
@@ -122,12 +139,14 @@ pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'
     let link_bytes = frame.bytes.len() - ip.len();
     let wire_bytes = (frame.wire_bytes as usize).saturating_sub(link_bytes).max(ip.len());
     let outbound = frame.outbound.or(outbound);
-    match ip.first().map(|first_byte| first_byte >> 4) {
+    let mut segment = match ip.first().map(|first_byte| first_byte >> 4) {
         Some(4) => parse_ipv4(ip, wire_bytes, outbound),
         Some(6) => parse_ipv6(ip, wire_bytes, outbound),
         Some(_) => Err(SkipReason::NotIp),
         None => Err(SkipReason::Cut),
-    }
+    }?;
+    segment.interface = host_interface(frame).unwrap_or(frame.interface);
+    Ok(segment)
 }
 
 fn parse_ipv4(
@@ -136,8 +155,28 @@ fn parse_ipv4(
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
     let Some(header) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
-    let &[first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-        header;
+    let &[
+        first,
+        _,
+        l0,
+        l1,
+        i0,
+        i1,
+        f0,
+        f1,
+        hop_limit,
+        protocol,
+        _,
+        _,
+        s0,
+        s1,
+        s2,
+        s3,
+        d0,
+        d1,
+        d2,
+        d3,
+    ] = header;
     let header_bytes = usize::from(first & 0xf) * 4;
     let total_bytes = usize::from(u16::from_be_bytes([l0, l1]));
     // 0 means that the length does not fit into the field: the network card splits or has joined
@@ -157,13 +196,15 @@ fn parse_ipv4(
     let mapped_address =
         |octets: [u8; 4]| IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets));
     let ends = (mapped_address([s0, s1, s2, s3]), mapped_address([d0, d1, d2, d3]));
-    parse_tcp(
+    let segment = parse_tcp(
         ip.get(header_bytes..).ok_or(SkipReason::Cut)?,
         ends,
         total_bytes,
         total_bytes - header_bytes,
         outbound,
-    )
+    )?;
+    let identification = Some(u16::from_be_bytes([i0, i1])).filter(|number| *number != 0);
+    Ok(CapturedSegment { hop_limit, identification, ..segment })
 }
 
 fn parse_ipv6(
@@ -171,7 +212,8 @@ fn parse_ipv6(
     wire_bytes: usize,
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
-    let Some((&[_, _, _, _, l0, l1, next, _], remaining)) = ip.split_first_chunk::<8>() else {
+    let Some((&[_, _, _, _, l0, l1, next, hop_limit], remaining)) = ip.split_first_chunk::<8>()
+    else {
         return Err(SkipReason::Cut);
     };
     let Some((&source, remaining)) = remaining.split_first_chunk::<16>() else {
@@ -203,7 +245,8 @@ fn parse_ipv6(
         _ => return Err(SkipReason::NotTcp),
     }
     let ends = (u128::from_be_bytes(source), u128::from_be_bytes(destination));
-    parse_tcp(remaining, ends, payload + 40, remaining_bytes, outbound)
+    let segment = parse_tcp(remaining, ends, payload + 40, remaining_bytes, outbound)?;
+    Ok(CapturedSegment { hop_limit, ..segment })
 }
 
 /// Parses the TCP header; `tcp_bytes` is the length of the segment on the wire.
@@ -232,6 +275,9 @@ fn parse_tcp(
         payload_bytes: (tcp_bytes - header_bytes) as u32,
         ip_bytes: ip_bytes as u32,
         outbound,
+        interface: 0,
+        hop_limit: 0,
+        identification: None,
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Reading order:
 //! - [`file`]: pcap and pcapng; [`link`] and [`layers`]: from a frame to a segment.
+//! - [`copies`]: packets that the capture contains twice.
 //! - [`tracker`]: from segments to connections, with [`handshake`], [`binding`],
 //!   [`addresses`], [`connection`] and [`cut_options`].
 //! - [`direction`]: one direction of a subflow, with [`send_limits`]: limits of its sender.
@@ -17,6 +18,7 @@ mod account;
 mod addresses;
 mod binding;
 mod connection;
+mod copies;
 mod cut_options;
 mod data_stream;
 mod delay;

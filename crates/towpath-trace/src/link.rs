@@ -84,6 +84,12 @@ pub(super) fn find_ip_packet<'a>(frame: &CapturedFrame<'a>) -> Result<FoundPacke
     }
 }
 
+/// Returns the interface of the capturing host, which only SLL2 contains.
+pub(super) fn host_interface(frame: &CapturedFrame<'_>) -> Option<u32> {
+    let &[_, _, _, _, i0, i1, i2, i3, ..] = frame.bytes else { return None };
+    (frame.link_type == LINK_SLL2).then(|| u32::from_be_bytes([i0, i1, i2, i3]))
+}
+
 fn after(bytes: &[u8], len: usize) -> Result<&[u8], SkipReason> {
     bytes.get(len..).ok_or(SkipReason::Cut)
 }

@@ -101,9 +101,32 @@ fn describe(
         first_ns: connection.first_ns,
         last_ns,
         options: connection.options.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        copied_packets: subflows().map(|subflow| subflow.copies.packets).sum(),
+        undecided: undecided(subflows()),
         directions: [0, 1].into_iter().map(|side| direction(trace, connection, side)).collect(),
         subflows: subflows().map(|subflow| describe_subflow(trace, connection, subflow)).collect(),
     }
+}
+
+/// Returns the names of the values that copies of packets leave undecided.
+fn undecided<'a>(subflows: impl Iterator<Item = &'a TracedSubflow>) -> Vec<String> {
+    let (mut has_two_places, mut hides_retransmissions) = (false, false);
+    for subflow in subflows {
+        has_two_places |= subflow.copies.has_two_places();
+        // Segmentation offload splits packets between the two places, so the parts are no copies.
+        let is_super_segment = |direction: &DirectionTracker| {
+            direction.mss_bytes.is_some_and(|mss| direction.largest_payload > u32::from(mss))
+        };
+        hides_retransmissions |= subflow.copies.hides_retransmissions()
+            || subflow.copies.counts_first_sights()
+                && subflow.directions.iter().any(is_super_segment);
+    }
+    let of_places = ["capture_point", "rtt", "out_of_order_bytes", "out_of_order_packets"];
+    let of_copies =
+        ["retransmitted_bytes", "retransmitted_packets", "spurious_bytes", "discarded_bytes"];
+    let of_places = of_places.into_iter().filter(|_| has_two_places);
+    let of_copies = of_copies.into_iter().filter(|_| hides_retransmissions);
+    of_places.chain(of_copies).map(str::to_owned).collect()
 }
 
 fn direction(
@@ -135,6 +158,12 @@ fn direction(
         .fold(duration_ns, u64::max);
     let ack_delays = data.flight.samples.delays();
     let retrans_bytes = sum(|d| d.retrans_bytes);
+    // Packets that the network duplicated reached the receiver again.
+    let duplicated_subflows = subflows.iter().filter(|subflow| !subflow.copies.is_merged());
+    let duplicates: u64 = duplicated_subflows
+        .filter_map(|subflow| subflow.directions.get(side))
+        .map(|direction| direction.copied_bytes)
+        .sum();
     CapturedDirection {
         direction,
         capture_point,
@@ -142,7 +171,7 @@ fn direction(
         duration_ns,
         goodput_bps: bits_per_second(progress.bytes, span),
         throughput_bps: bits_per_second(sum(|d| d.ip_bytes), Duration::from_nanos(both_ns)),
-        rtt: ack_delays.filter(|_| !at_receiver),
+        rtt: ack_delays.filter(|_| !at_receiver && !has_two_places(&subflows)),
         acknowledged_after: ack_delays.filter(|_| at_receiver),
         head_of_line: data.wait.delays().filter(|_| at_receiver),
         reorder_peak_bytes: at_receiver.then_some(data.waiting_peak_bytes),
@@ -150,7 +179,7 @@ fn direction(
         remapped_bytes: sum(|d| d.repeated_bytes),
         retransmitted_bytes: retrans_bytes,
         spurious_bytes: sum(|d| d.spurious_bytes),
-        discarded_bytes: at_receiver.then_some(retrans_bytes + data.copied_bytes),
+        discarded_bytes: at_receiver.then_some(retrans_bytes + data.copied_bytes + duplicates),
         out_of_order_bytes: sum(|d| d.late_bytes),
         // Data without a mapping is missing above, although it is in the capture.
         unseen_bytes: data.unseen_bytes.saturating_sub(sum(|d| d.unmapped_bytes)),
@@ -198,9 +227,11 @@ fn describe_subflow(
             .map(|_| subflow.reset_reason.map_or_else(|| "no reason given".to_owned(), reset_text)),
         directions: directions
             .map(|(side, (d, direction))| {
-                let at_receiver =
-                    capture_point_of(trace, &siblings, side) == CapturePoint::Receiver;
-                subflow_direction(d, (direction, at_receiver), total_bytes(side))
+                let capture_point = capture_point_of(trace, &siblings, side);
+                let at_receiver = capture_point == CapturePoint::Receiver;
+                let described = subflow_direction(d, (direction, at_receiver), total_bytes(side));
+                let rtt = described.rtt.filter(|_| !has_two_places(&siblings));
+                SubflowDirection { rtt, ..described }
             })
             .collect(),
     }
@@ -259,12 +290,19 @@ pub(super) fn path_name(trace: &CaptureAnalysis, subflow: &TracedSubflow) -> Str
     })
 }
 
+fn has_two_places(subflows: &[&TracedSubflow]) -> bool {
+    subflows.iter().any(|subflow| subflow.copies.has_two_places())
+}
+
 /// Returns the capture point relative to data of `side`.
 fn capture_point_of(
     trace: &CaptureAnalysis,
     subflows: &[&TracedSubflow],
     side: usize,
 ) -> CapturePoint {
+    if has_two_places(subflows) {
+        return CapturePoint::Between;
+    }
     let taken_at_place =
         trace.taken_at.or_else(|| subflows.iter().find_map(|subflow| taken_at(subflow)));
     match taken_at_place {

@@ -172,6 +172,13 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
         {
             "–".clone_into(reinjected);
         }
+        for (name, column) in [("retransmitted_bytes", 5), ("out_of_order_bytes", 6)] {
+            if connection.undecided.iter().any(|undecided| undecided == name)
+                && let Some(cell) = cells.get_mut(column)
+            {
+                "–".clone_into(cell);
+            }
+        }
         for (cell, (_, width)) in cells.into_iter().zip(COLUMNS) {
             line.push_str(&pad(&cut(&cell, width - 1), width));
         }
@@ -231,6 +238,29 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
     }
 }
 
+/// Returns the numbers of bytes that were sent again, missing or late, except undecided ones.
+fn byte_facts(connection: &CapturedConnection, captured: &CapturedDirection) -> Vec<String> {
+    let byte_counts = [
+        ("reinjected", captured.reinjected_bytes),
+        ("remapped", captured.remapped_bytes),
+        ("retransmitted", captured.retransmitted_bytes),
+        ("of which spurious", captured.spurious_bytes),
+        ("out of order", captured.out_of_order_bytes),
+        ("discarded", captured.discarded_bytes.unwrap_or(0)),
+        ("not in the capture", captured.unseen_bytes),
+        ("without a mapping", captured.unmapped_bytes),
+    ];
+    let is_undecided = |name: &str| {
+        let field = match name {
+            "of which spurious" => "spurious_bytes".to_owned(),
+            _ => format!("{}_bytes", name.replace(' ', "_")),
+        };
+        connection.undecided.contains(&field)
+    };
+    let nonzero = byte_counts.into_iter().filter(|(name, bytes)| *bytes > 0 && !is_undecided(name));
+    nonzero.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))).collect()
+}
+
 fn direction_lines(
     out: &mut String,
     connection: &CapturedConnection,
@@ -267,18 +297,7 @@ fn direction_lines(
     if let Some(bytes) = captured.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
         facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));
     }
-    let byte_counts = [
-        ("reinjected", captured.reinjected_bytes),
-        ("remapped", captured.remapped_bytes),
-        ("retransmitted", captured.retransmitted_bytes),
-        ("of which spurious", captured.spurious_bytes),
-        ("out of order", captured.out_of_order_bytes),
-        ("discarded", captured.discarded_bytes.unwrap_or(0)),
-        ("not in the capture", captured.unseen_bytes),
-        ("without a mapping", captured.unmapped_bytes),
-    ];
-    let nonzero = byte_counts.into_iter().filter(|(_, bytes)| *bytes > 0);
-    facts.extend(nonzero.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))));
+    facts.extend(byte_facts(connection, captured));
     facts.push(format!(
         "longest stall {} at {}",
         span(captured.stall.longest_ns),

@@ -8,6 +8,7 @@ use towpath_wire::{Flags, Options};
 use super::connection::{
     FallbackReason, INFINITE_MAPPING_END, NoteContext, NoteKind, TracedConnection, TracedSubflow,
 };
+use super::copies::RecentPackets;
 use super::data_stream::{DataStreamTracker, SendContext};
 use super::direction::{AckInfo, DirectionTracker};
 use super::layers::{CapturedSegment, CutOptions, SocketKey};
@@ -40,6 +41,7 @@ pub(super) struct Tracker {
     pub(super) cut_packets: u64,
     /// Subflow of the previous segment, which is often that of the next.
     latest: Option<((SocketKey, SocketKey), (u32, bool))>,
+    recent: RecentPackets,
 }
 
 /// A segment with its subflow.
@@ -68,6 +70,7 @@ impl Tracker {
             self.bound_sequences();
         }
         let options = Options::parse(segment.options);
+        let (earlier, key) = self.recent.find(segment, &options, now_ns);
         let Some((subflow, side)) = self.find(segment, &options, now_ns) else {
             self.untracked += 1;
             return;
@@ -78,14 +81,24 @@ impl Tracker {
             && let Some(direction) = tracked.directions.get_mut(side)
         {
             tracked.several_interfaces |= *tracked.interface.get_or_insert(interface) != interface;
+            let copies = &mut tracked.copies;
+            let is_counted = copies.is_counted(segment, earlier, (side, now_ns));
+            // A copy within the same capture shows that it was taken in transit.
+            if is_counted || tracked.interface == Some(interface) {
+                match segment.outbound {
+                    Some(true) => direction.outbound += 1,
+                    Some(false) => direction.inbound += 1,
+                    None => {}
+                }
+            }
+            if !is_counted {
+                direction.copied_bytes += u64::from(segment.payload_bytes);
+                return;
+            }
+            self.recent.add(key);
             direction.packets += 1;
             direction.ip_bytes += u64::from(segment.ip_bytes);
             direction.last_ns = now_ns;
-            match segment.outbound {
-                Some(true) => direction.outbound += 1,
-                Some(false) => direction.inbound += 1,
-                None => {}
-            }
         }
         let is_syn_or_rst = segment.flags.0 & (Flags::SYN.0 | Flags::RST.0) != 0;
         if is_syn_or_rst || !options.mptcp.is_empty() || self.is_fresh(subflow) {

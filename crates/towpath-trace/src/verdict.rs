@@ -115,9 +115,47 @@ impl CaptureAnalysis {
         })
     }
 
+    /// Returns a warning about packets that the capture contains twice.
+    fn copy_warnings(&self) -> impl Iterator<Item = Warning> {
+        let subflows = || self.tracker.subflows.iter().map(|subflow| &subflow.copies);
+        let count_if = |is_merged: bool| -> u64 {
+            let chosen = subflows().filter(|copies| copies.is_merged() == is_merged);
+            chosen.map(|copies| copies.packets).sum()
+        };
+        let undecided: BTreeSet<&str> = { self.connections.iter() }
+            .flat_map(|connection| connection.undecided.iter().map(String::as_str))
+            .collect();
+        let merged = count_if(true);
+        let mut copies_text = match merged {
+            0 => String::new(),
+            1 => "1 packet is in the capture twice; it counts once".to_owned(),
+            _ => format!("{merged} packets are in the capture twice; each counts once"),
+        };
+        if !undecided.is_empty() {
+            let names = undecided.into_iter().collect::<Vec<_>>().join(", ");
+            let subject = if merged == 0 { "copies and retransmissions look alike" } else { "" };
+            let _ = write!(copies_text, "{subject}; not decidable: {names}");
+        }
+        let duplicates = count_if(false);
+        let duplicates_text = match duplicates {
+            0 => String::new(),
+            1 => "1 packet was duplicated; it counts once".to_owned(),
+            _ => format!("{duplicates} packets were duplicated; each counts once"),
+        };
+        let facts = [
+            (copies_text, "it was taken at two places: analyse each place's capture by itself"),
+            (duplicates_text, "the network, or the capture, duplicated them"),
+        ];
+        facts.into_iter().filter(|(text, _)| !text.is_empty()).map(|(text, hint)| {
+            let hint = Some(hint.to_owned());
+            Warning { text, hint }
+        })
+    }
+
     /// Returns reasons to distrust the metrics of this capture.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings: Vec<_> = self.cut_warning().into_iter().collect();
+        warnings.extend(self.copy_warnings());
         warnings.extend(self.timing_warnings());
         let mut warn = |text: String, hint: &str| {
             warnings.push(Warning { text, hint: Some(hint.to_owned()) });

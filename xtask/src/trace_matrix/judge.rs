@@ -150,7 +150,7 @@ fn bytes(truth: &Truth, damage: Damage, connections: &[&Value]) -> (Answer, Stri
                 .flatten()
                 .any(|direction| direction.get(key).and_then(Value::as_u64).unwrap_or(0) > 0)
         };
-        let lacks_packets = matches!(damage, Damage::Lost(_)) && has("unseen_bytes");
+        let lacks_packets = damage.lacks_packets() && has("unseen_bytes");
         let is_cut = cut(connection).is_some() || flag(connection, "truncated_start");
         is_cut || lacks_packets || has("unmapped_bytes")
     });
@@ -158,8 +158,9 @@ fn bytes(truth: &Truth, damage: Damage, connections: &[&Value]) -> (Answer, Stri
     let slack = bytes.max((truth.bytes as f64 * share) as u64);
     // At the sender, data counts when it is acknowledged: the last flight may be missing.
     let sent: u64 = connections.iter().map(|connection| sent_bytes(connection)).sum();
+    let sees_sender = damage.is_merged() || is_at_sender(connections);
     let is_near = delivered <= truth.bytes + slack
-        && (delivered + slack >= truth.bytes || is_at_sender(connections) && sent >= truth.bytes)
+        && (delivered + slack >= truth.bytes || sees_sender && sent >= truth.bytes)
         && delivered * 2 >= truth.bytes;
     // The end of the data may be missing, so less than the truth is right.
     let is_early = matches!(damage, Damage::Early(_)) && delivered <= truth.bytes + bytes;

@@ -2,8 +2,9 @@
 //! the truth.
 //!
 //! Random scenarios are simulated with a capture on each host. Each capture is analysed whole and
-//! damaged: cut to a snap length, started late, with lost packets, or ended early. Every answer is
-//! right, not decidable (and named so), or wrong. [`capture`] rewrites captures, and [`judge`]
+//! damaged: cut to a snap length, started late, with lost packets, ended early, merged with that of
+//! the other host, or with each packet twice. Every answer is right, not decidable (and named so),
+//! or wrong. [`capture`] rewrites captures, and [`judge`]
 //! compares the answers.
 
 mod capture;
@@ -56,8 +57,14 @@ impl MatrixOptions {
     }
 }
 
-/// Number of each answer, by damage and question.
-type Matrix = BTreeMap<(String, usize), BTreeMap<Answer, u32>>;
+/// Answers about all captures so far.
+#[derive(Debug, Default)]
+struct Matrix {
+    /// Number of each answer, by damage and question.
+    cells: BTreeMap<(String, usize), BTreeMap<Answer, u32>>,
+    captures: u32,
+    wrong_claims: Vec<String>,
+}
 
 /// Runs the scenarios and prints the matrix. Returns false if a claim was wrong.
 pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> Result<bool> {
@@ -68,35 +75,15 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
     let temporary = std::env::temp_dir().join(format!("towpath-matrix-{}", std::process::id()));
     let folder = options.keep.as_deref().unwrap_or(&temporary);
     fs::create_dir_all(folder)?;
-    let mut matrix = Matrix::new();
-    let mut wrong_claims = Vec::new();
-    let mut captures = 0;
+    let mut matrix = Matrix::default();
     for number in 1..=options.scenarios {
         let work = folder.join(number.to_string());
         fs::create_dir_all(&work)?;
         let file = work.join("scenario.toml");
         fs::write(&file, draw::scenario(options.seed, number))?;
-        let Some(truth) = capture_run(&towpath, &file, &work, options.emulated)? else { continue };
-        for entry in fs::read_dir(work.join("pcap"))? {
-            let path = entry?.path();
-            let is_client = path.to_string_lossy().contains("client");
-            let frames = CapturedFrames::read(&fs::read(&path)?)?;
-            for damage in Damage::all() {
-                let damaged = work.join("damaged.pcap");
-                fs::write(&damaged, frames.pcap(damage, u64::from(number)))?;
-                captures += 1;
-                let records = analyse(&towpath, &damaged, is_client)?;
-                let answers = judge::answers(&truth, damage, &records);
-                for (question, (answer, claim)) in answers.into_iter().enumerate() {
-                    let cell = matrix.entry((damage.to_string(), question)).or_default();
-                    *cell.entry(answer).or_default() += 1;
-                    if answer == Answer::Wrong {
-                        let name = draw::name(options.seed, number);
-                        let file = path.file_name().unwrap_or_default().to_string_lossy();
-                        wrong_claims.push(format!("{name}, {file}, {damage}: {claim}"));
-                    }
-                }
-            }
+        if let Some(truth) = capture_run(&towpath, &file, &work, options.emulated)? {
+            let name = draw::name(options.seed, number);
+            matrix.add_run(&towpath, &work, (&name, number), &truth)?;
         }
         if options.keep.is_none() {
             fs::remove_dir_all(&work)?;
@@ -105,11 +92,87 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
     if options.keep.is_none() {
         fs::remove_dir_all(folder)?;
     }
-    print_matrix(&matrix, captures, out)?;
-    for claim in &wrong_claims {
+    matrix.print(out)?;
+    for claim in &matrix.wrong_claims {
         writeln!(out, "wrong: {claim}")?;
     }
-    Ok(wrong_claims.is_empty())
+    Ok(matrix.wrong_claims.is_empty())
+}
+
+impl Matrix {
+    /// Damages the captures of both hosts, analyses and judges them.
+    fn add_run(
+        &mut self,
+        towpath: &Path,
+        work: &Path,
+        (name, number): (&str, u32),
+        truth: &Truth,
+    ) -> Result<()> {
+        let [client, server] = captures_of(work)?;
+        let [client_frames, server_frames] =
+            [&client, &server].map(|path| CapturedFrames::read(&fs::read(path)?));
+        let (client_frames, server_frames) = (client_frames?, server_frames?);
+        for (path, frames, other, is_client) in [
+            (&client, &client_frames, &server_frames, true),
+            (&server, &server_frames, &client_frames, false),
+        ] {
+            // Merged captures are the same for both hosts.
+            for damage in Damage::all().filter(|damage| is_client || !damage.is_merged()) {
+                let damaged = work.join("damaged.pcap");
+                fs::write(&damaged, frames.damaged(other, damage, (is_client, u64::from(number))))?;
+                self.captures += 1;
+                let taken_at = if is_client { "opener" } else { "acceptor" };
+                let taken_at = Some(taken_at).filter(|_| damage.is_of_one_host());
+                let records = analyse(towpath, &damaged, taken_at)?;
+                let answers = judge::answers(truth, damage, &records);
+                for (question, (answer, claim)) in answers.into_iter().enumerate() {
+                    let cell = self.cells.entry((damage.to_string(), question)).or_default();
+                    *cell.entry(answer).or_default() += 1;
+                    if answer == Answer::Wrong {
+                        let file = path.file_name().unwrap_or_default().to_string_lossy();
+                        self.wrong_claims.push(format!("{name}, {file}, {damage}: {claim}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "{} captures; each cell: right / not decidable / wrong\n", self.captures)?;
+        write!(out, "| damage |")?;
+        for question in QUESTIONS {
+            write!(out, " {question} |")?;
+        }
+        writeln!(out, "\n|---|{}", "---|".repeat(QUESTIONS.len()))?;
+        for damage in Damage::all() {
+            write!(out, "| {damage} |")?;
+            for question in 0..QUESTIONS.len() {
+                let count = |answer: Answer| {
+                    let cell = self.cells.get(&(damage.to_string(), question));
+                    cell.and_then(|cell| cell.get(&answer)).copied().unwrap_or(0)
+                };
+                let [right, open, wrong] =
+                    [Answer::Right, Answer::NotDecidable, Answer::Wrong].map(count);
+                write!(out, " {right} / {open} / {wrong} |")?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the captures of the client and of the server.
+fn captures_of(work: &Path) -> Result<[PathBuf; 2]> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(work.join("pcap"))? {
+        files.push(entry?.path());
+    }
+    let find = |host: &str| {
+        let file = files.iter().find(|path| path.to_string_lossy().ends_with(host));
+        file.cloned().ok_or_else(|| format!("no capture ends with `{host}`"))
+    };
+    Ok([find("client.pcapng")?, find("server.pcapng")?])
 }
 
 /// Runs a scenario with captures in `work/pcap`. Returns the truth; `None` if the run failed.
@@ -130,37 +193,15 @@ fn capture_run(towpath: &Path, file: &Path, work: &Path, emulated: bool) -> Resu
 }
 
 /// Returns the records of `towpath trace --json`.
-fn analyse(towpath: &Path, capture: &Path, is_client: bool) -> Result<Vec<Value>> {
-    let output = Command::new(towpath)
-        .args(["trace", "--json", "--capture-point"])
-        .arg(if is_client { "opener" } else { "acceptor" })
-        .arg(capture)
-        .output()?;
+fn analyse(towpath: &Path, capture: &Path, taken_at: Option<&str>) -> Result<Vec<Value>> {
+    let mut command = Command::new(towpath);
+    command.args(["trace", "--json"]);
+    if let Some(taken_at) = taken_at {
+        command.args(["--capture-point", taken_at]);
+    }
+    let output = command.arg(capture).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().map(|line| serde_json::from_str(line).map_err(Into::into)).collect()
-}
-
-fn print_matrix(matrix: &Matrix, captures: u32, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "{captures} captures; each cell: right / not decidable / wrong\n")?;
-    write!(out, "| damage |")?;
-    for question in QUESTIONS {
-        write!(out, " {question} |")?;
-    }
-    writeln!(out, "\n|---|{}", "---|".repeat(QUESTIONS.len()))?;
-    for damage in Damage::all() {
-        write!(out, "| {damage} |")?;
-        for question in 0..QUESTIONS.len() {
-            let count = |answer: Answer| {
-                let cell = matrix.get(&(damage.to_string(), question));
-                cell.and_then(|cell| cell.get(&answer)).copied().unwrap_or(0)
-            };
-            let [right, open, wrong] =
-                [Answer::Right, Answer::NotDecidable, Answer::Wrong].map(count);
-            write!(out, " {right} / {open} / {wrong} |")?;
-        }
-        writeln!(out)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

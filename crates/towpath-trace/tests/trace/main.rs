@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod copies;
 mod cut_options;
 mod formats;
 mod joins;

@@ -41,7 +41,11 @@ pub(crate) struct Capture {
 
 impl Capture {
     pub(crate) fn add(&mut self, at_ns: u64, segment: &Segment) {
-        let mut packet = Packet::emit(segment, 7);
+        self.add_with_id(at_ns, segment, 7);
+    }
+
+    pub(crate) fn add_with_id(&mut self, at_ns: u64, segment: &Segment, identification: u16) {
+        let mut packet = Packet::emit(segment, identification);
         packet.complete_checksum();
         self.packets.push((at_ns, packet.to_vec()));
     }
