@@ -37,8 +37,9 @@ pub(super) struct DataStreamTracker {
     pub(super) subflow_queue_bytes: u64,
     /// Subflow that first carried each range of data.
     owners: TaggedRanges<u16>,
-    /// Position below which `owners` was dropped.
-    owners_dropped_until: i64,
+    /// Position below which `owners` was dropped; `None` before that. Data from before the first
+    /// captured data has a negative position, and may be new.
+    owners_dropped_until: Option<i64>,
     /// Highest number acknowledged by DATA_ACK.
     acked: i64,
     /// Time of the last packet with data.
@@ -146,10 +147,11 @@ impl DataStreamTracker {
         self.last_sent_ns = self.last_sent_ns.max(now_ns);
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
-        if range.start < self.owners_dropped_until {
-            copies += range.and(SeqRange::new(i64::MIN, self.owners_dropped_until)).len();
+        let dropped_until = self.owners_dropped_until.unwrap_or(i64::MIN);
+        if range.start < dropped_until {
+            copies += range.and(SeqRange::new(i64::MIN, dropped_until)).len();
         }
-        let range = range.and(SeqRange::new(self.owners_dropped_until, i64::MAX));
+        let range = range.and(SeqRange::new(dropped_until, i64::MAX));
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
         self.owners.compare(
@@ -175,7 +177,7 @@ impl DataStreamTracker {
         if self.owners.is_full()
             && let Some(oldest) = self.owners.pop()
         {
-            self.owners_dropped_until = oldest.range.end;
+            self.owners_dropped_until = Some(oldest.range.end);
         }
         [copies, repeats]
     }
@@ -220,6 +222,11 @@ impl DataStreamTracker {
 
     /// Processes data that is in order on its subflow and had arrived at `at_ns`.
     pub(super) fn on_arrived(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
+        // Data from before the first captured data has not arrived twice.
+        let range = range.and(SeqRange::new(0, i64::MAX));
+        if range.is_empty() {
+            return;
+        }
         if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
             self.deliver(range, at_ns, now_ns);
         } else {

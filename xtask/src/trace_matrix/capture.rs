@@ -49,6 +49,11 @@ impl Damage {
         matches!(self, Self::Merged | Self::MergedInterfaces | Self::MergedLost(_))
     }
 
+    /// Returns true if the file has all packets of a capture, and most of them twice.
+    pub(super) fn is_doubled(self) -> bool {
+        !self.is_of_one_host() && !self.lacks_packets()
+    }
+
     /// Returns true if the file has packets of one host only, seen once.
     pub(super) fn is_of_one_host(self) -> bool {
         !self.is_merged() && !matches!(self, Self::Routed | Self::RoutedInterfaces)

@@ -266,3 +266,23 @@ fn short_acknowledgements_find_the_connection_of_long_mappings() {
         assert!(trace.connections.iter().all(|connection| connection.multipath));
     }
 }
+
+/// A capture that begins late may begin with the data of the faster subflow.
+#[test]
+fn data_from_before_the_first_captured_data_is_no_copy() {
+    let mut capture = Capture::default();
+    let (first, second) = (flow(0), flow(1));
+    let dsn = client_dsn();
+    capture.add(1_000 * MS, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 9_000, 1, 1_000)));
+    for index in 0..4 {
+        let options = map(dsn, u64::from(index) * 1_000, 1 + index * 1_000, 1_000);
+        let segment = second.up(1 + index * 1_000, 1, Flags::ACK, 1_000, options);
+        capture.add((1_001 + u64::from(index)) * MS, &segment);
+    }
+    let file = capture.file(RAW);
+    let trace = towpath_trace::read(file.as_slice(), Some(towpath_trace::TakenAt::Acceptor));
+    let trace = trace.unwrap();
+    let up = &only_connection(&trace).directions[0];
+    assert_eq!((up.reinjected_bytes, up.remapped_bytes), (0, 0), "{up:?}");
+    assert_eq!(up.discarded_bytes, Some(0), "{up:?}");
+}
