@@ -90,16 +90,11 @@ impl RecentPackets {
         (earlier, key)
     }
 
-    /// Remembers a packet that counts; it replaces an earlier one of the same tag.
+    /// Remembers a packet that counts, before earlier ones of the same tag.
     pub(super) fn add(&mut self, PacketKey(packet): PacketKey) {
-        let Some(set) = self.sets.get_mut(packet.tag as usize % SETS) else { return };
-        if let Some(earlier) = set.iter_mut().find(|earlier| earlier.tag == packet.tag) {
-            *earlier = packet;
-            return;
-        }
-        set.rotate_right(1);
-        if let Some(first) = set.first_mut() {
-            *first = packet;
+        if let Some(set) = self.sets.get_mut(packet.tag as usize % SETS) {
+            let [first, second, third, _] = *set;
+            *set = [packet, first, second, third];
         }
     }
 }

@@ -121,10 +121,12 @@ fn undecided<'a>(subflows: impl Iterator<Item = &'a TracedSubflow>) -> Vec<Strin
             || subflow.copies.counts_first_sights()
                 && subflow.directions.iter().any(is_super_segment);
     }
-    let of_places = ["capture_point", "rtt", "out_of_order_bytes", "out_of_order_packets"];
-    let of_copies =
-        ["retransmitted_bytes", "retransmitted_packets", "spurious_bytes", "discarded_bytes"];
-    let of_places = of_places.into_iter().filter(|_| has_two_places);
+    let of_places =
+        ["capture_point", "rtt", "out_of_order_bytes", "out_of_order_packets", "spurious_bytes"];
+    let of_copies = ["retransmitted_bytes", "retransmitted_packets", "discarded_bytes"];
+    let of_places = of_places
+        .into_iter()
+        .filter(|name| has_two_places || hides_retransmissions && *name == "spurious_bytes");
     let of_copies = of_copies.into_iter().filter(|_| hides_retransmissions);
     of_places.chain(of_copies).map(str::to_owned).collect()
 }

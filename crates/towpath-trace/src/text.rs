@@ -238,7 +238,7 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
     }
 }
 
-/// Returns the numbers of bytes that were sent again, missing or late, except undecided ones.
+/// Returns the numbers of repeated, late and missing bytes, except undecided ones.
 fn byte_facts(connection: &CapturedConnection, captured: &CapturedDirection) -> Vec<String> {
     let byte_counts = [
         ("reinjected", captured.reinjected_bytes),
