@@ -90,9 +90,10 @@ usage: cargo xtask COMMAND
          --json           print a line of JSON for each failure
   trace-matrix
          compare what `towpath trace` claims of damaged captures with the truth:
-         --random 13      random scenarios, 20 damaged captures of each
+         --random 13      random scenarios, 27 damaged captures of each
          --seed S         another seed than 1
          --emulated       over the kernel instead of simulated
+         --tshark         compare undamaged captures with tshark instead
          --keep DIR       folder in which scenarios and captures are kept
          --towpath FILE   this program instead of a release build";
 

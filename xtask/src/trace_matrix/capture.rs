@@ -121,6 +121,12 @@ impl CapturedFrames {
         Ok(Self { packets })
     }
 
+    /// Returns the first `count` packets.
+    pub(super) fn first(mut self, count: usize) -> Self {
+        self.packets.truncate(count);
+        self
+    }
+
     /// Returns the packets of this capture and of another one, ordered by time.
     pub(super) fn merge(&self, other: &Self) -> Self {
         let others = other.packets.iter().cloned();

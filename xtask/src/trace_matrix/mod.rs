@@ -5,10 +5,11 @@
 //! damaged: cut to a snap length, started late, with lost packets, ended early, merged with that of
 //! the other host, or with each packet twice. Every answer is right, not decidable (and named so),
 //! or wrong. [`capture`] rewrites captures, and [`judge`]
-//! compares the answers.
+//! compares the answers. With `--tshark`, [`tshark`] compares undamaged captures with Wireshark.
 
 mod capture;
 mod judge;
+mod tshark;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 use self::capture::{CapturedFrames, Damage};
 use self::judge::{Answer, QUESTIONS, Truth};
+use self::tshark::TsharkComparison;
 use crate::Result;
 use crate::validate_random::draw;
 use crate::validate_vm;
@@ -35,19 +37,28 @@ pub(crate) struct MatrixOptions {
     /// Folder in which scenarios and captures are kept.
     keep: Option<PathBuf>,
     towpath: Option<PathBuf>,
+    /// True to compare undamaged captures with `tshark`, instead of the matrix.
+    tshark: bool,
 }
 
 impl MatrixOptions {
     /// Parses the arguments; `None` if one is unknown.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut options =
-            Self { scenarios: 13, seed: 1, emulated: false, keep: None, towpath: None };
+        let mut options = Self {
+            scenarios: 13,
+            seed: 1,
+            emulated: false,
+            keep: None,
+            towpath: None,
+            tshark: false,
+        };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match *argument {
                 "--random" => options.scenarios = rest.next()?.parse().ok()?,
                 "--seed" => options.seed = rest.next()?.parse().ok()?,
                 "--emulated" => options.emulated = true,
+                "--tshark" => options.tshark = true,
                 "--keep" => options.keep = Some(PathBuf::from(rest.next()?)),
                 "--towpath" => options.towpath = Some(PathBuf::from(rest.next()?)),
                 _ => return None,
@@ -76,6 +87,7 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
     let folder = options.keep.as_deref().unwrap_or(&temporary);
     fs::create_dir_all(folder)?;
     let mut matrix = Matrix::default();
+    let mut comparison = options.tshark.then(TsharkComparison::new).transpose()?;
     for number in 1..=options.scenarios {
         let work = folder.join(number.to_string());
         fs::create_dir_all(&work)?;
@@ -83,7 +95,10 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
         fs::write(&file, draw::scenario(options.seed, number))?;
         if let Some(truth) = capture_run(&towpath, &file, &work, options.emulated)? {
             let name = draw::name(options.seed, number);
-            matrix.add_run(&towpath, &work, (&name, number), &truth)?;
+            match &mut comparison {
+                Some(comparison) => compare_run(comparison, &towpath, &work, &name)?,
+                None => matrix.add_run(&towpath, &work, (&name, number), &truth)?,
+            }
         }
         if options.keep.is_none() {
             fs::remove_dir_all(&work)?;
@@ -91,6 +106,10 @@ pub(crate) fn run(root: &Path, options: &MatrixOptions, out: &mut dyn Write) -> 
     }
     if options.keep.is_none() {
         fs::remove_dir_all(folder)?;
+    }
+    if let Some(comparison) = comparison {
+        comparison.print(out)?;
+        return Ok(true);
     }
     matrix.print(out)?;
     for claim in &matrix.wrong_claims {
@@ -162,6 +181,28 @@ impl Matrix {
     }
 }
 
+/// Compares the captures of both hosts, undamaged, with `tshark`.
+fn compare_run(
+    comparison: &mut TsharkComparison,
+    towpath: &Path,
+    work: &Path,
+    name: &str,
+) -> Result<()> {
+    for (path, host, taken_at) in captures_of(work)?
+        .iter()
+        .zip(["client", "server"])
+        .zip(["opener", "acceptor"])
+        .map(|((path, host), taken_at)| (path, host, taken_at))
+    {
+        let frames = CapturedFrames::read(&fs::read(path)?)?.first(tshark::MAX_PACKETS);
+        let file = work.join("compared.pcap");
+        fs::write(&file, frames.damaged(&frames, Damage::None, (true, 0)))?;
+        let records = analyse(towpath, &file, Some(taken_at))?;
+        comparison.add(&format!("{name} {host}"), &file, &records)?;
+    }
+    Ok(())
+}
+
 /// Returns the captures of the client and of the server.
 fn captures_of(work: &Path) -> Result<[PathBuf; 2]> {
     let mut files = Vec::new();
@@ -210,9 +251,11 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_refused() {
-        let options = MatrixOptions::parse(&["--random", "3", "--seed", "7", "--emulated"]);
+        let options =
+            MatrixOptions::parse(&["--random", "3", "--seed", "7", "--emulated", "--tshark"]);
         let options = options.unwrap();
         assert_eq!((options.scenarios, options.seed, options.emulated), (3, 7, true));
+        assert!(options.tshark && options.keep.is_none());
         assert_eq!(MatrixOptions::parse(&["--random"]), None);
         assert_eq!(MatrixOptions::parse(&["--unknown"]), None);
     }
