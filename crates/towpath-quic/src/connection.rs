@@ -123,6 +123,25 @@ impl Connection {
         self.inner.handle_event(event);
     }
 
+    /// Processes a datagram from an address that is not validated. A Handshake packet validates it
+    /// (RFC 9000 §8.1): its sender has received a packet of the server. The library does not report
+    /// whether a packet was valid, but it counts the frames of valid ones.
+    pub(crate) fn receive_unvalidated(
+        &mut self,
+        now: Instant,
+        addresses: (SocketAddr, SocketAddr),
+        event: ConnectionEvent,
+        is_handshake: bool,
+    ) {
+        let frames_of =
+            |inner: &mut noq_proto::Connection| inner.path_stats(PathId::ZERO).map(|s| s.frame_rx);
+        let frames_before = frames_of(&mut self.inner);
+        self.receive(now, addresses, event);
+        if is_handshake && frames_of(&mut self.inner) != frames_before {
+            self.on_path_validated(PathId::ZERO);
+        }
+    }
+
     /// Returns true if packets to this address need no limit.
     pub(crate) fn has_validated(&self, remote: SocketAddr) -> bool {
         self.remotes.has_validated(remote)

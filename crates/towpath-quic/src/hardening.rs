@@ -227,3 +227,51 @@ fn a_released_connection_leaves_no_state() {
     assert_eq!(pair.client.ports().count(), 0);
     assert!(pair.client.status(pair.connection).is_none());
 }
+
+/// Checks that the limit of unvalidated addresses does not slow down a handshake whose certificate
+/// takes several datagrams.
+#[test]
+fn a_large_certificate_arrives_without_a_timeout() {
+    for (names, retry_from) in [(1, 100), (150, 100), (150, 0), (300, 100), (300, 0)] {
+        let names: Vec<String> = (0..names).map(|n| format!("host-{n}.example.net")).collect();
+        let pem = PemIdentity::make(&names).unwrap();
+        let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+        let certificate_bytes = pem.certificate.len() * 3 / 4;
+        let validation =
+            AddressValidation { retry_from, max_handshakes: 100, max_connections: 100 };
+        let config = QuicConfig { validation, ..server_config(&identity) };
+        let mut pair = Pair::new(config, client_config(Trust::Any));
+        pair.run(100);
+        assert!(pair.is_connected(), "{certificate_bytes} bytes, retry from {retry_from}");
+    }
+}
+
+/// Checks that forged Handshake packets, which cannot be encrypted without the server's reply, do not
+/// validate an address. They even have the server's connection identifier.
+#[test]
+fn forged_handshake_packets_validate_no_address() {
+    let mut pair = Pair::new(guarded_config(usize::MAX, 100), client_config(Trust::Any));
+    let first = pair.client.poll_transmit(Instant::ZERO).unwrap();
+    pair.server.handle_datagram(Instant::ZERO, &as_received(&first));
+    let (mut sent_bytes, mut received_bytes) = (first.payload.len(), 0);
+    let mut forged = None;
+    for millis in 0..60_000_u64 {
+        let now = Instant::ZERO + Duration::from_millis(millis);
+        pair.server.handle_timeout(now);
+        while let Some(reply) = pair.server.poll_transmit(now) {
+            received_bytes += reply.payload.len();
+            assert!(received_bytes <= 3 * sent_bytes, "{received_bytes} for {sent_bytes}");
+            forged.get_or_insert_with(|| {
+                let (_, source) = reply.payload[5..].split_at(usize::from(reply.payload[5]) + 1);
+                let identifier = &source[..=usize::from(source[0])];
+                let payload = [&[0xe0, 0, 0, 0, 1], identifier, &[0, 0x20], &[7; 32]].concat();
+                Datagram { payload: payload.into(), ..first.clone() }
+            });
+        }
+        if let Some(forged) = forged.as_ref().filter(|_| millis % 1_000 == 999) {
+            sent_bytes += forged.payload.len();
+            pair.server.handle_datagram(now, &as_received(forged));
+        }
+    }
+    assert!(received_bytes > 0);
+}

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use noq_proto::{
     ClientConfig, ConnectionId as WireId, DatagramEvent, EcnCodepoint, Endpoint, EndpointEvent,
-    FourTuple, Incoming, Transmit,
+    FourTuple, Incoming, PathId, Transmit,
 };
 use towpath_net::{Instant, stream_seed};
 
@@ -288,18 +288,17 @@ impl QuicStack {
         // Such a datagram is too small to begin a connection of any version.
         let is_small_long_header = data.len() < usize::from(MIN_DATAGRAM_BYTES)
             && data.first().is_some_and(|first_byte| first_byte & 0x80 != 0);
-        let bytes = data.len();
+        let (bytes, is_handshake) = (data.len(), datagram::is_handshake_packet(&data));
         match socket.endpoint.handle(std_now, tuple, ecn, data, &mut self.buffer)? {
             DatagramEvent::ConnectionEvent(handle, event) => {
                 let id = socket.by_handle.get(&handle.0).copied()?;
                 let connection = self.connections.get_mut(&id)?;
-                if !connection.has_validated(remote) {
-                    if !connection.admits_remote(now, remote) {
-                        return None;
-                    }
+                if connection.has_validated(remote) {
+                    connection.receive(now, (local, remote), event);
+                } else if connection.admits_remote(now, remote) {
                     self.amplification.on_received(remote, bytes);
+                    connection.receive_unvalidated(now, (local, remote), event, is_handshake);
                 }
-                connection.receive(now, (local, remote), event);
                 Some(id)
             }
             DatagramEvent::NewConnection(incoming) => {
@@ -343,7 +342,8 @@ impl QuicStack {
             socket.endpoint.ignore(incoming);
             return;
         }
-        let address_validated = incoming.remote_address_validated() || !incoming.may_retry();
+        let returned_token = incoming.remote_address_validated();
+        let address_validated = returned_token || !incoming.may_retry();
         if unfinished_handshakes >= config.validation.retry_from && !address_validated {
             // Cannot fail: whether a Retry is possible was just checked.
             if let Ok(transmit) = socket.endpoint.retry(incoming, &mut self.buffer) {
@@ -371,7 +371,11 @@ impl QuicStack {
         let (clock, socket) = (self.clock, port);
         let params =
             ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
-        self.connections.insert(id, Connection::new(now, params));
+        let mut connection = Connection::new(now, params);
+        if returned_token {
+            connection.on_path_validated(PathId::ZERO);
+        }
+        self.connections.insert(id, connection);
         self.handshaking.insert(id);
         self.events.push_back(QuicEvent::Accepted { listener, connection: id });
         self.drive(now, id);
