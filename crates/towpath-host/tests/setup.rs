@@ -544,6 +544,7 @@ fn interfaces_with_the_same_address_are_refused_before_any_change() {
                 for name in &NAMES[..count] {
                     route.add_address(name, address.parse().unwrap()).unwrap();
                 }
+                wait_for("the kernel's own routes of IPv6", || has_all_own_routes(&mut route));
                 let initial = Snapshot::take();
                 let mut handles = ConfigHandles::open().unwrap();
                 let host = HostState::read(&mut handles).unwrap();
