@@ -1,4 +1,4 @@
-//! Interfaces on which a subflow has been. Its address may move from one to another.
+//! Interfaces that a subflow has used. Its address may move from one to another.
 
 use std::net::IpAddr;
 
@@ -7,38 +7,38 @@ use towpath_net::Instant;
 
 /// Time of a subflow on one interface.
 #[derive(Debug)]
-struct Stay {
+struct InterfacePeriod {
     path: String,
     from: Instant,
-    /// Counters at the begin.
+    /// Counters at the start.
     before: TcpInfo,
 }
 
 /// Traffic of a subflow on one interface.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StayTotals<'a> {
+pub(super) struct PeriodTotals<'a> {
     pub(super) path: &'a str,
     pub(super) from: Instant,
-    /// End of the stay; `None` if it lasted until the end.
+    /// End of the period; `None` if it lasted until the end.
     pub(super) until: Option<Instant>,
     pub(super) bytes_acked: u64,
     pub(super) bytes_received: u64,
     pub(super) retransmissions: u64,
 }
 
-/// All stays of a subflow, in order of time. The last one is the current one.
+/// All periods of a subflow, in order of time. The last one is the current one.
 #[derive(Debug)]
-pub(super) struct Stays {
-    earlier: Vec<Stay>,
-    current: Stay,
+pub(super) struct InterfaceHistory {
+    earlier: Vec<InterfacePeriod>,
+    current: InterfacePeriod,
 }
 
-impl Stays {
+impl InterfaceHistory {
     /// Begins on `interface`, `None` if no interface has the address.
     pub(super) fn begin(interface: Option<String>, address: IpAddr, from: Instant) -> Self {
         let fallback = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
         let path = interface.unwrap_or_else(fallback);
-        let current = Stay { path, from, before: TcpInfo::default() };
+        let current = InterfacePeriod { path, from, before: TcpInfo::default() };
         Self { earlier: Vec::new(), current }
     }
 
@@ -49,7 +49,7 @@ impl Stays {
 
     /// Returns the interfaces in order of time.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.all().map(|stay| stay.path.as_str())
+        self.all().map(|period| period.path.as_str())
     }
 
     /// Compares the address's interface at `time` with the current one; describes a change. A
@@ -63,31 +63,31 @@ impl Stays {
     ) -> Option<String> {
         let path = interface.filter(|path| *path != self.current.path)?;
         let text = format!("{address} has moved from {} to {path}", self.current.path);
-        let next = Stay { path, from: time, before: *counters };
+        let next = InterfacePeriod { path, from: time, before: *counters };
         self.earlier.push(std::mem::replace(&mut self.current, next));
         Some(text)
     }
 
-    /// Returns the traffic of each stay; `counters` are those at the end.
+    /// Returns the traffic of each period; `counters` are those at the end.
     pub(super) fn list(
         &self,
         counters: &TcpInfo,
         closed_at: Option<Instant>,
-    ) -> Vec<StayTotals<'_>> {
+    ) -> Vec<PeriodTotals<'_>> {
         let ends = self.all().skip(1).map(|next| (&next.before, Some(next.from)));
         let ends = ends.chain([(counters, closed_at)]);
-        let totals = self.all().zip(ends).map(|(stay, (after, until))| StayTotals {
-            path: &stay.path,
-            from: stay.from,
+        let totals = self.all().zip(ends).map(|(period, (after, until))| PeriodTotals {
+            path: &period.path,
+            from: period.from,
             until,
-            bytes_acked: after.bytes_acked.saturating_sub(stay.before.bytes_acked),
-            bytes_received: after.bytes_received.saturating_sub(stay.before.bytes_received),
-            retransmissions: after.total_retrans.saturating_sub(stay.before.total_retrans).into(),
+            bytes_acked: after.bytes_acked.saturating_sub(period.before.bytes_acked),
+            bytes_received: after.bytes_received.saturating_sub(period.before.bytes_received),
+            retransmissions: after.total_retrans.saturating_sub(period.before.total_retrans).into(),
         });
         totals.collect()
     }
 
-    fn all(&self) -> impl Iterator<Item = &Stay> {
+    fn all(&self) -> impl Iterator<Item = &InterfacePeriod> {
         self.earlier.iter().chain([&self.current])
     }
 }
@@ -105,23 +105,23 @@ mod tests {
         let at = |second: u64| Instant::from_nanos(second * 1_000_000_000);
         for address in ["10.0.0.1", "2001:db8::1"] {
             let ip: IpAddr = address.parse().unwrap();
-            let mut stays = Stays::begin(Some("eth0".to_owned()), ip, at(1));
-            assert_eq!(stays.follow(None, ip, &counters(10), at(2)), None, "it is gone");
+            let mut history = InterfaceHistory::begin(Some("eth0".to_owned()), ip, at(1));
+            assert_eq!(history.follow(None, ip, &counters(10), at(2)), None, "it is gone");
             let to = |name: &str| Some(name.to_owned());
-            let text = stays.follow(to("eth1"), ip, &counters(30), at(3)).unwrap();
+            let text = history.follow(to("eth1"), ip, &counters(30), at(3)).unwrap();
             assert_eq!(text, format!("{address} has moved from eth0 to eth1"));
-            assert_eq!(stays.follow(to("eth1"), ip, &counters(40), at(4)), None);
+            assert_eq!(history.follow(to("eth1"), ip, &counters(40), at(4)), None);
             let total_of = |path, from, until, bytes_acked, retransmissions| {
                 let bytes_received = 0;
-                StayTotals { path, from, until, bytes_acked, bytes_received, retransmissions }
+                PeriodTotals { path, from, until, bytes_acked, bytes_received, retransmissions }
             };
-            let list = stays.list(&counters(100), Some(at(5)));
+            let list = history.list(&counters(100), Some(at(5)));
             let expected = [
                 total_of("eth0", at(1), Some(at(3)), 30, 1),
                 total_of("eth1", at(3), Some(at(5)), 70, 0),
             ];
             assert_eq!(list, expected);
-            assert_eq!(stays.paths().collect::<Vec<_>>(), ["eth0", "eth1"]);
+            assert_eq!(history.paths().collect::<Vec<_>>(), ["eth0", "eth1"]);
         }
     }
 }

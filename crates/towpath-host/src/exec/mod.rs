@@ -10,11 +10,12 @@
 //! If the supervisor is killed, opening a TCP socket fails with `ENOSYS`, and nothing hangs. If the
 //! command is killed, the other two continue.
 
+mod interface_history;
 mod launch;
 mod observe;
 mod record;
 mod socket_tracker;
-mod stay;
+
 mod summary;
 mod supervise;
 

@@ -27,10 +27,10 @@ use towpath_result::{
 };
 use towpath_scenario::{DataDirection, Transport, World};
 
+use super::interface_history::InterfaceHistory;
 use super::socket_tracker::{
     ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker,
 };
-use super::stay::Stays;
 use super::summary::SocketSummary;
 use crate::interface_map::InterfaceFollower;
 
@@ -58,7 +58,7 @@ struct SubflowRecord {
     connection: SocketId,
     number: u32,
     /// Interfaces that have had the local address.
-    stays: Stays,
+    interfaces: InterfaceHistory,
     /// Local and remote address.
     addresses: (SocketAddr, SocketAddr),
     backup: bool,
@@ -162,7 +162,7 @@ impl ExecRecorder {
         let subflow = self.subflows.entry(socket.cookie).or_insert_with(|| SubflowRecord {
             connection,
             number: stream.subflows,
-            stays: Stays::begin(interface.clone(), addresses.0.ip(), time),
+            interfaces: InterfaceHistory::begin(interface.clone(), addresses.0.ip(), time),
             addresses,
             backup,
             info: TcpInfo::default(),
@@ -179,7 +179,8 @@ impl ExecRecorder {
         subflow.backup |= backup;
         let mut records = Vec::new();
         if new {
-            let text = format!("connection {}: subflow on {}", stream.number, subflow.stays.path());
+            let text =
+                format!("connection {}: subflow on {}", stream.number, subflow.interfaces.path());
             records.push(subflow.event(time, text));
             stream.subflows += 1;
             self.streams.insert(connection, stream);
@@ -187,7 +188,7 @@ impl ExecRecorder {
         records.extend(subflow.advance(now, &stream, (time, span)));
         // The traffic since the last snapshot counts for the interface at that time.
         let address = subflow.addresses.0.ip();
-        if let Some(change) = subflow.stays.follow(interface, address, &now, time) {
+        if let Some(change) = subflow.interfaces.follow(interface, address, &now, time) {
             let text = format!("connection {}: {change}", stream.number);
             records.push(subflow.event(time, text));
         }
@@ -262,7 +263,7 @@ impl ExecRecorder {
                 subflow.closed_at = Some(time);
                 let number =
                     self.streams.get(&subflow.connection).map_or(0, |stream| stream.number);
-                let path = subflow.stays.path();
+                let path = subflow.interfaces.path();
                 let text = format!("connection {number}: subflow on {path} closed");
                 events.push(subflow.event(time, text));
             }
@@ -302,7 +303,7 @@ impl ExecRecorder {
 
     fn meta_paths(&self) -> Vec<MetaPath> {
         let names: BTreeSet<_> =
-            self.subflows.values().flat_map(|subflow| subflow.stays.paths()).collect();
+            self.subflows.values().flat_map(|subflow| subflow.interfaces.paths()).collect();
         let meta_path = |name: &str| MetaPath {
             name: name.to_owned(),
             between: ["here".to_owned(), "there".to_owned()],
@@ -403,22 +404,22 @@ impl ExecRecorder {
                 let (local, remote) =
                     if stream.locally_opened { (local, remote) } else { (remote, local) };
                 // One entry for each interface, with its times and its traffic.
-                for stay in subflow.stays.list(&subflow.info, subflow.closed_at) {
+                for period in subflow.interfaces.list(&subflow.info, subflow.closed_at) {
                     summaries.push(SubflowSummary {
                         flow: 0,
                         stream: stream.number,
                         direction: flow.direction,
                         subflow: subflow.number,
-                        path: stay.path.to_owned(),
+                        path: period.path.to_owned(),
                         local: local.to_string(),
                         remote: remote.to_string(),
                         backup: subflow.backup,
-                        bytes: if sends { stay.bytes_acked } else { stay.bytes_received },
+                        bytes: if sends { period.bytes_acked } else { period.bytes_received },
                         share: 0.0,
-                        retransmissions: if sends { stay.retransmissions } else { 0 },
+                        retransmissions: if sends { period.retransmissions } else { 0 },
                         srtt_us: subflow.info.srtt_us,
-                        first_seen_ns: stay.from.as_nanos(),
-                        closed_ns: stay.until.map(Instant::as_nanos),
+                        first_seen_ns: period.from.as_nanos(),
+                        closed_ns: period.until.map(Instant::as_nanos),
                     });
                 }
             }
@@ -445,7 +446,7 @@ impl SubflowRecord {
             flow: 0,
             stream: stream.number,
             number: self.number,
-            path: self.stays.path(),
+            path: self.interfaces.path(),
             backup: self.backup,
         };
         DIRECTIONS.map(|direction| {
@@ -455,7 +456,7 @@ impl SubflowRecord {
     }
 
     fn event(&self, time: Instant, text: String) -> Record {
-        build_event(time, EventKind::Subflow, Some(self.stays.path().to_owned()), text)
+        build_event(time, EventKind::Subflow, Some(self.interfaces.path().to_owned()), text)
     }
 }
 
