@@ -145,10 +145,12 @@ pub(super) struct SubflowCopies {
     /// True if copies were seen on the same interface, and the longest delay of such a copy.
     on_same_interface: bool,
     max_delay_ms: u32,
-    /// The interface that counts, once copies on others were seen; and its last packet.
-    only_interface: Option<u32>,
-    first_interface: Option<u32>,
-    first_interface_ns: u64,
+    /// True once copies on other interfaces were seen, so that one interface counts.
+    on_other_interface: bool,
+    /// The interface that counts, at first the one that saw the subflow first, and the time of its
+    /// last packet.
+    counted_interface: Option<u32>,
+    counted_interface_ns: u64,
     histories: [IdentificationHistory; 2],
 }
 
@@ -160,9 +162,10 @@ impl SubflowCopies {
         earlier: Option<EarlierPacket>,
         (side, now_ns): (usize, u64),
     ) -> bool {
-        let first = *self.first_interface.get_or_insert(segment.interface);
-        if segment.interface == first {
-            self.first_interface_ns = now_ns;
+        let is_on_counted =
+            segment.interface == *self.counted_interface.get_or_insert(segment.interface);
+        if is_on_counted {
+            self.counted_interface_ns = now_ns;
         }
         if let Some(earlier) = earlier {
             let tells_nothing = self.has_constant_identification(side)
@@ -174,7 +177,7 @@ impl SubflowCopies {
                 return true;
             }
             if earlier.on_other_interface {
-                self.only_interface.get_or_insert(first);
+                self.on_other_interface = true;
             } else {
                 self.on_same_interface = true;
                 self.max_delay_ms = self.max_delay_ms.max(earlier.delay_ms);
@@ -182,14 +185,13 @@ impl SubflowCopies {
             self.packets += 1;
             return false;
         }
-        if self.only_interface.is_some_and(|only| only != segment.interface) {
-            if now_ns < self.first_interface_ns.saturating_add(MAX_SILENCE_NS) {
+        if self.on_other_interface && !is_on_counted {
+            if now_ns < self.counted_interface_ns.saturating_add(MAX_SILENCE_NS) {
                 self.packets += 1;
                 return false;
             }
             // One of two captures ended, or the route changed.
-            self.only_interface = Some(segment.interface);
-            (self.first_interface, self.first_interface_ns) = (Some(segment.interface), now_ns);
+            (self.counted_interface, self.counted_interface_ns) = (Some(segment.interface), now_ns);
         }
         if let Some(history) = self.histories.get_mut(side)
             && segment.identification.is_some()

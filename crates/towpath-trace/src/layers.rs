@@ -155,28 +155,7 @@ fn parse_ipv4(
     outbound: Option<bool>,
 ) -> Result<CapturedSegment<'_>, SkipReason> {
     let Some(header) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
-    let &[
-        first,
-        _,
-        l0,
-        l1,
-        i0,
-        i1,
-        f0,
-        f1,
-        hop_limit,
-        protocol,
-        _,
-        _,
-        s0,
-        s1,
-        s2,
-        s3,
-        d0,
-        d1,
-        d2,
-        d3,
-    ] = header;
+    let &[first, _, l0, l1, i0, i1, f0, f1, hop_limit, protocol, _, _, ref ends @ ..] = header;
     let header_bytes = usize::from(first & 0xf) * 4;
     let total_bytes = usize::from(u16::from_be_bytes([l0, l1]));
     // 0 means that the length does not fit into the field: the network card splits or has joined
@@ -193,9 +172,9 @@ fn parse_ipv4(
         UDP => return Err(SkipReason::Udp),
         _ => return Err(SkipReason::NotTcp),
     }
-    let mapped_address =
-        |octets: [u8; 4]| IPV4_MAPPED_PREFIX | u128::from(u32::from_be_bytes(octets));
-    let ends = (mapped_address([s0, s1, s2, s3]), mapped_address([d0, d1, d2, d3]));
+    let addresses = u64::from_be_bytes(*ends);
+    let mapped_address = |address: u64| IPV4_MAPPED_PREFIX | u128::from(address);
+    let ends = (mapped_address(addresses >> 32), mapped_address(addresses & 0xffff_ffff));
     let segment = parse_tcp(
         ip.get(header_bytes..).ok_or(SkipReason::Cut)?,
         ends,

@@ -47,7 +47,7 @@ pub struct OutgoingDatagrams {
 
 /// Returns true if a datagram is a single Handshake packet of QUIC version 1 (RFC 9000 §17.2.4).
 pub(super) fn is_handshake_packet(datagram: &[u8]) -> bool {
-    parse_handshake_packet(datagram).is_some_and(|rest| rest.is_empty())
+    parse_handshake_packet(datagram).is_some_and(<[u8]>::is_empty)
 }
 
 /// Returns what follows a Handshake packet at the start of a datagram.
