@@ -138,7 +138,7 @@ fn lock(table: &Mutex<QuicConnectionTable>) -> MutexGuard<'_, QuicConnectionTabl
 }
 
 /// Returns the QUIC settings of accepted connections before their purpose is known.
-fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
+fn config(identity: Identity, limits: &ServerLimits, migration: bool) -> QuicConfig {
     let max_pending = limits.max_pending.max(1);
     QuicConfig {
         multipath: true,
@@ -151,6 +151,7 @@ fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
             retry_from: max_pending / 4,
             max_handshakes: max_pending.saturating_mul(2),
             max_connections: max_pending.saturating_mul(4).saturating_add(limits.tests * 20),
+            migration,
         },
         ..QuicConfig::default()
     }
@@ -160,12 +161,13 @@ impl QuicAcceptor {
     pub(super) fn open(
         identity: Identity,
         limits: &ServerLimits,
+        migration: bool,
         clock: Clock,
     ) -> io::Result<Self> {
         let (name, interfaces) = ("server".to_owned(), InterfacePolicy::all());
         let host =
             QuicHandle::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
-        let config = config(identity, limits);
+        let config = config(identity, limits, migration);
         let limits = limits.clone();
         Ok(Self { host: Arc::new(host), connections: Arc::default(), config, limits })
     }

@@ -61,6 +61,8 @@ pub struct ServerConfig {
     pub once: bool,
     /// Set to give diagnostics of this host also to unauthenticated clients.
     pub public_diagnostics: bool,
+    /// Set to let QUIC clients move to another address, also to a forged one.
+    pub quic_migration: bool,
     /// Certificate and key for QUIC and TLS; `None` generates one that is not stored.
     pub identity: Option<Identity>,
 }

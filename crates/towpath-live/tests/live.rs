@@ -68,6 +68,7 @@ fn serve_with_identity(
         limits,
         once: false,
         public_diagnostics: false,
+        quic_migration: false,
         identity,
     };
     let server = Server::open(config).unwrap();

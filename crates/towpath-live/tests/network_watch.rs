@@ -124,6 +124,7 @@ fn a_check_names_the_obstacles() {
             limits: ServerLimits::default(),
             once: false,
             public_diagnostics: false,
+            quic_migration: false,
             identity: None,
         };
         let server = Server::open(config).unwrap();

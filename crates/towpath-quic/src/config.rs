@@ -84,8 +84,8 @@ pub struct QuicConfig {
 
 /// Limits of a listener before it accepts a peer's address (RFC 9000 §8.1).
 ///
-/// An address that has not answered receives at most three times the bytes it sent. A client cannot
-/// move a path to another address (RFC 9000 §9), but it can open paths from other addresses.
+/// Without migration, an address that has not answered receives at most three times the bytes that
+/// it sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressValidation {
     /// Number of unfinished handshakes from which new peers must validate their address by a Retry
@@ -95,19 +95,21 @@ pub struct AddressValidation {
     pub max_handshakes: usize,
     /// Number of connections of any kind from which new peers are ignored.
     pub max_connections: usize,
+    /// True if a client may move a path to another address (RFC 9000 §9). It can open paths from
+    /// other addresses in any case. The library does not report when it has validated the new
+    /// address, and sends it a datagram of 1,200 bytes for a small one.
+    pub migration: bool,
 }
 
 impl AddressValidation {
     /// Connection migration, and no limits except those of the library: for networks without forged
     /// addresses.
-    pub const NONE: Self =
-        Self { retry_from: usize::MAX, max_handshakes: usize::MAX, max_connections: usize::MAX };
-
-    /// Returns true if a client may move a connection to another address. The library does not
-    /// report when it has validated that address, so the limits cannot be applied to it.
-    pub(crate) fn allows_migration(self) -> bool {
-        self == Self::NONE
-    }
+    pub const NONE: Self = Self {
+        retry_from: usize::MAX,
+        max_handshakes: usize::MAX,
+        max_connections: usize::MAX,
+        migration: true,
+    };
 }
 
 impl Default for QuicConfig {

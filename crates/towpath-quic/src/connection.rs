@@ -79,7 +79,7 @@ impl Connection {
         let ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface } =
             params;
         let opener = inner.side().is_client();
-        let remotes = if opener || config.validation.allows_migration() {
+        let remotes = if opener || config.validation.migration {
             RemoteAddresses::unlimited()
         } else {
             RemoteAddresses::limited(now, remote)

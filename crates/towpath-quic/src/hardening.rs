@@ -170,7 +170,8 @@ fn a_client_without_a_pin_learns_the_servers_fingerprint() {
 }
 
 fn guarded_config(retry_from: usize, max_handshakes: usize) -> QuicConfig {
-    let validation = AddressValidation { retry_from, max_handshakes, max_connections: 100 };
+    let validation =
+        AddressValidation { retry_from, max_handshakes, max_connections: 100, migration: false };
     QuicConfig { validation, ..server_config(&new_identity()) }
 }
 
@@ -237,8 +238,12 @@ fn a_large_certificate_arrives_without_a_timeout() {
         let pem = PemIdentity::make(&names).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let certificate_bytes = pem.certificate.len() * 3 / 4;
-        let validation =
-            AddressValidation { retry_from, max_handshakes: 100, max_connections: 100 };
+        let validation = AddressValidation {
+            retry_from,
+            max_handshakes: 100,
+            max_connections: 100,
+            migration: false,
+        };
         let config = QuicConfig { validation, ..server_config(&identity) };
         let mut pair = Pair::new(config, client_config(Trust::Any));
         pair.run(100);

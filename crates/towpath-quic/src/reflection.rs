@@ -81,8 +81,12 @@ impl Attack {
         client.set_address(Instant::ZERO, local(1, true));
         server.set_address(Instant::ZERO, local(100, true));
         let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
-        let validation =
-            AddressValidation { retry_from: 10, max_handshakes: 100, max_connections: 100 };
+        let validation = AddressValidation {
+            retry_from: 10,
+            max_handshakes: 100,
+            max_connections: 100,
+            migration: false,
+        };
         let server_config = QuicConfig {
             multipath: true,
             identity: Some(Identity::from_pem(&pem.certificate, &pem.key).unwrap()),

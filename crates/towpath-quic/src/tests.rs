@@ -367,12 +367,34 @@ fn an_address_that_changes_does_not_end_a_single_path() {
         TestNetwork::new(&QuicConfig::default(), &[(1, Link::new(10, 20))], 5_000_000);
     network.links.insert(address(11), Link::new(10, 20));
     network.run(millis(500));
+    network.links.get_mut(&address(1)).unwrap().outage.0 = network.now;
     network.client.remove_address(network.now, address(1));
     network.client.set_address(network.now, LocalAddress { interface: 1, ..local_address(11) });
     network.run(millis(10_000));
     assert!(network.stream_ended, "{} bytes", network.read_bytes);
     let new_local = SocketAddr::new(address(11), 49_152);
     assert_eq!(network.notices[0].last().unwrap().1, PathNotice::Migrated { local: new_local });
+}
+
+#[test]
+fn a_server_on_an_untrusted_network_refuses_migration_unless_it_is_permitted() {
+    for migration in [false, true] {
+        let validation = crate::AddressValidation {
+            retry_from: 10,
+            max_handshakes: 100,
+            max_connections: 100,
+            migration,
+        };
+        let config = QuicConfig { validation, ..QuicConfig::default() };
+        let mut network = TestNetwork::new(&config, &[(1, Link::new(10, 20))], 5_000_000);
+        network.links.insert(address(11), Link::new(10, 20));
+        network.run(millis(500));
+        network.links.get_mut(&address(1)).unwrap().outage.0 = network.now;
+        network.client.remove_address(network.now, address(1));
+        network.client.set_address(network.now, LocalAddress { interface: 1, ..local_address(11) });
+        network.run(millis(10_000));
+        assert_eq!(network.stream_ended, migration, "{} bytes", network.read_bytes);
+    }
 }
 
 #[test]

@@ -59,6 +59,12 @@ pub(crate) struct ServerArguments {
     /// trusted.
     #[arg(long)]
     pub(crate) public_diagnostics: bool,
+    /// Let QUIC clients move to another address during a test (connection migration).
+    ///
+    /// Use it only on networks where every client is trusted: an attacker can then make the server
+    /// send packets to a third party.
+    #[arg(long)]
+    pub(crate) quic_migration: bool,
     /// Maximum number of tests at the same time
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) max_tests: u32,
@@ -102,6 +108,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         limits,
         once: arguments.once,
         public_diagnostics: arguments.public_diagnostics,
+        quic_migration: arguments.quic_migration,
         identity: identity(arguments, ui)?,
     })?;
     interrupt::catch();

@@ -23,7 +23,12 @@ impl ServerState {
         let identity = self.config.identity.clone();
         let identity = identity.ok_or("cannot create a certificate")?;
         let fingerprint = identity.fingerprint();
-        let acceptor = QuicAcceptor::open(identity, &self.config.limits, self.clock);
+        let acceptor = QuicAcceptor::open(
+            identity,
+            &self.config.limits,
+            self.config.quic_migration,
+            self.clock,
+        );
         Ok((acceptor.map_err(|error| error.to_string())?, fingerprint))
     }
 

@@ -91,6 +91,7 @@ mod tests {
             limits: ServerLimits { tests: 1, ..ServerLimits::default() },
             once: false,
             public_diagnostics: false,
+            quic_migration: false,
             identity: None,
         };
         Arc::clone(&Server::open(config).unwrap().state)

@@ -47,7 +47,7 @@ impl ListenerEntry {
             // The library draws the key that seals tokens.
             ServerConfig::with_crypto(tls.clone())
         };
-        server_config.migration(config.validation.allows_migration());
+        server_config.migration(config.validation.migration);
         server_config.transport_config(Arc::new(config.transport(factory)));
         Ok(Arc::new(server_config))
     }

@@ -1,6 +1,6 @@
 //! Datagrams that a host sends: replies of its endpoints first, then connections in turn.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;
@@ -76,13 +76,17 @@ impl QuicStack {
             }
             transmit = None;
         }
-        let source = connection.source;
+        let (source, is_opener) = (connection.source, connection.opener);
         let port = connection.local.port();
         self.drive(now, id);
         let transmit = transmit?;
         payload.truncate(transmit.size);
+        // A datagram that was in flight makes the library use its destination again, although this
+        // host no longer has that address.
+        let has_address = |ip: &IpAddr| self.addresses.iter().any(|a| a.address == *ip);
+        let library_source = transmit.src_ip.filter(|ip| !is_opener || has_address(ip));
         Some(OutgoingDatagrams {
-            local: SocketAddr::new(transmit.src_ip.unwrap_or(source), port),
+            local: SocketAddr::new(library_source.unwrap_or(source), port),
             remote: transmit.destination,
             ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
             segment_bytes: transmit.segment_size,
