@@ -37,6 +37,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// at the same time. Without a secret, any client that reaches the port may measure within the
 /// limits.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch each, not a state")]
 pub(crate) struct ServerArguments {
     /// Ports
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_live::protocol::DEFAULT_PORT])]
