@@ -77,6 +77,13 @@ pub struct CapturedConnection {
     pub subflows: Vec<CapturedSubflow>,
 }
 
+impl CapturedConnection {
+    /// Returns true if the packets do not decide the value of this name.
+    pub fn leaves_undecided(&self, name: &str) -> bool {
+        self.undecided.iter().any(|undecided| undecided == name)
+    }
+}
+
 /// One direction of a captured connection's data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapturedDirection {

@@ -69,7 +69,7 @@ impl CaptureAnalysis {
             if connection.cut.is_some() {
                 continue; // windows and data numbers are unknown
             }
-            if captured.undecided.iter().any(|name| name == "rtt") {
+            if captured.leaves_undecided("rtt") {
                 continue; // delays between two places explain nothing
             }
             for (side, captured_direction) in captured.directions.iter().enumerate() {

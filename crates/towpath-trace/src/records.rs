@@ -175,7 +175,11 @@ impl CaptureAnalysis {
                     bytes_sent: sent,
                     bytes_acked: acked,
                     bytes_received: 0,
-                    srtt_us: if at_receiver { 0 } else { bin.srtt_us },
+                    srtt_us: if at_receiver || captured.leaves_undecided("rtt") {
+                        0
+                    } else {
+                        bin.srtt_us
+                    },
                     rttvar_us: 0,
                     rto_us: 0,
                     backoff: 0,

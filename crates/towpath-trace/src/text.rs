@@ -173,7 +173,7 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
             "–".clone_into(reinjected);
         }
         for (name, column) in [("retransmitted_bytes", 5), ("out_of_order_bytes", 6)] {
-            if connection.undecided.iter().any(|undecided| undecided == name)
+            if connection.leaves_undecided(name)
                 && let Some(cell) = cells.get_mut(column)
             {
                 "–".clone_into(cell);
@@ -255,7 +255,7 @@ fn byte_facts(connection: &CapturedConnection, captured: &CapturedDirection) -> 
             "of which spurious" => "spurious_bytes".to_owned(),
             _ => format!("{}_bytes", name.replace(' ', "_")),
         };
-        connection.undecided.contains(&field)
+        connection.leaves_undecided(&field)
     };
     let nonzero = byte_counts.into_iter().filter(|(name, bytes)| *bytes > 0 && !is_undecided(name));
     nonzero.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))).collect()

@@ -1,6 +1,6 @@
 //! Captures that contain packets twice.
 
-use towpath_result::CapturePoint;
+use towpath_result::{CapturePoint, Record};
 use towpath_trace as trace;
 use towpath_trace::CaptureAnalysis;
 use towpath_wire::{Flags, Timestamps};
@@ -83,7 +83,16 @@ fn merged_captures_of_both_hosts_count_each_packet_once() {
         assert_eq!(subflow.directions[0].packets, 14, "{case}");
         assert_eq!((subflow.syns, subflow.directions[0].rtt), (1, None), "{case}");
         assert_eq!(connection.copied_packets, 14, "{case}");
-        assert!(connection.undecided.iter().any(|name| name == "rtt"), "{case}");
+        assert!(connection.leaves_undecided("rtt"), "{case}");
+        // A page draws no round-trip times either.
+        let records = trace.run("capture", 10).records;
+        let srtts: Vec<u32> = { records.iter() }
+            .filter_map(|record| {
+                let Record::Subflow(subflow) = record else { return None };
+                Some(subflow.srtt_us)
+            })
+            .collect();
+        assert!(!srtts.is_empty() && srtts.iter().all(|srtt_us| *srtt_us == 0), "{srtts:?}");
         let warnings = warning_texts(&trace);
         assert!(warnings[0].starts_with("14 packets are in the capture twice"), "{warnings:?}");
         assert_eq!(warnings.iter().filter(|text| text.contains("twice")).count(), 1);
@@ -94,7 +103,7 @@ fn merged_captures_of_both_hosts_count_each_packet_once() {
 fn copies_that_look_like_retransmissions_are_not_decidable() {
     let trace = merged(Identity::Nothing, Family::Ipv6).trace();
     let connection = only_connection(&trace);
-    assert!(connection.undecided.iter().any(|name| name == "retransmitted_bytes"));
+    assert!(connection.leaves_undecided("retransmitted_bytes"));
     assert_eq!(connection.copied_packets, 2, "the SYNs and nothing else: {connection:?}");
     let table = trace.table(&[], 300, 10);
     assert!(!table.contains("retransmitted 1"), "{table}");
