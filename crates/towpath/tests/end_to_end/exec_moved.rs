@@ -46,22 +46,26 @@ while data := connection.recv(65536):
     connection.sendall(data)
 ";
 
-/// Exchanges data until the record has the first interface; moves the address of the connection;
-/// exchanges data until the record has the second one.
+/// Exchanges data until the record has both directions on the first interface; moves the address of
+/// the connection; exchanges data until the record has both directions on the second interface.
 const CLIENT: &str = "
-import os, socket, subprocess, time
+import os, re, socket, subprocess, time
 connection = socket.create_connection((os.environ['SERVER'], 8000))
-def exchange_until(text):
-    while text not in open('r.jsonl').read():
+def exchange_until(pattern):
+    while not re.search(pattern, open('r.jsonl').read()):
         connection.sendall(bytes(10_000))
         left = 10_000
         while left:
             left -= len(connection.recv(left))
         time.sleep(0.02)
+def exchange_both_ways(path):
+    for direction in ('up', 'down'):
+        exchange_until('\"direction\":\"' + direction + '\".*\"path\":\"' + path + '\",.*\"bytes\":[1-9]')
 exchange_until('subflow on c1')
+exchange_both_ways('c1')
 subprocess.run(['sh', '-ec', os.environ['MOVE']], check=True)
 exchange_until(' to c2')
-exchange_until('\"path\":\"c2\",\"state\"')
+exchange_both_ways('c2')
 connection.close()
 ";
 
