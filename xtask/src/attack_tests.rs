@@ -10,12 +10,13 @@ use crate::{Result, cargo};
 /// place.
 const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ATTACKS", "whole");
 
-/// Test selections: the installed program, our stack and QUIC in virtual time, stored inputs of the
-/// fuzz targets.
-const PARTS: [&[&str]; 4] = [
+/// Test selections: the installed program, our stack and QUIC in virtual time, the memory account
+/// of a server, stored inputs of the fuzz targets.
+const PARTS: [&[&str]; 5] = [
     &["--package", "towpath", "--test", "end_to_end", "security::"],
     &["--package", "towpath-mptcp", "--test", "syn_flood", "--test", "memory"],
     &["--package", "towpath-quic", "--lib", "reflection"],
+    &["--package", "towpath-live", "--lib", "the_account_is_the_memory"],
     &[
         "--package",
         "towpath-live",

@@ -1,20 +1,19 @@
 //! Acceptor: accepts TCP connections and reads their preambles in one thread.
 //!
-//! A pending connection costs a descriptor and 32 bytes. When too many are pending, the address
+//! A pending connection costs a descriptor and 32 bytes. When too many are pending, the source
 //! with the most of them loses its oldest one. An honest client sends its preamble at once.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_os::clock::Clock;
 use towpath_os::sys;
 
+use super::eviction::EvictionPolicy;
 use super::socket;
 use crate::protocol::{Preamble, ServerLimits};
 
@@ -25,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct PendingConnection {
     socket: Socket,
-    source: Option<IpAddr>,
+    source: SourcePrefix,
     accepted_at: Instant,
     received: [u8; Preamble::BYTES],
     received_len: usize,
@@ -43,6 +42,7 @@ enum PendingState {
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
     pending: Vec<PendingConnection>,
+    eviction: EvictionPolicy,
     clock: Clock,
     /// Set when descriptors or memory ran out; accepting pauses briefly then.
     exhausted: bool,
@@ -50,7 +50,8 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     pub(super) fn new(listeners: Vec<Socket>, clock: Clock) -> Self {
-        Self { listeners, pending: Vec::new(), clock, exhausted: false }
+        let eviction = EvictionPolicy::unpredictable();
+        Self { listeners, pending: Vec::new(), eviction, clock, exhausted: false }
     }
 
     /// Waits for connections and passes those with a complete preamble to `on_preamble`. Returns
@@ -83,7 +84,7 @@ impl Acceptor {
         now: Instant,
         on_preamble: &mut dyn FnMut(Socket, Preamble),
     ) {
-        let Self { listeners, pending, exhausted, .. } = self;
+        let Self { listeners, pending, eviction, exhausted, .. } = self;
         for listener in listeners {
             // Bounded, so that pending connections are not starved.
             for _ in 0..limits.max_pending.max(1) {
@@ -100,13 +101,13 @@ impl Acceptor {
                 if socket.set_nonblocking(true).is_err() {
                     continue;
                 }
-                let source = socket::peer(&socket).map(|peer| peer.ip());
+                let source = socket::source(&socket);
                 if pending.len() >= limits.max_pending.max(1) {
                     // Connections whose preamble has arrived are dispatched before any is evicted.
                     read_preambles(pending, now, limits, on_preamble);
                 }
                 while pending.len() >= limits.max_pending.max(1) {
-                    evict_oldest(pending);
+                    evict_oldest(pending, eviction);
                 }
                 let received = [0; Preamble::BYTES];
                 pending.push(PendingConnection {
@@ -169,14 +170,10 @@ fn read_preambles(
     }
 }
 
-/// Evicts the oldest connection of the address with the most of them; `pending` is in order of age.
-fn evict_oldest(pending: &mut Vec<PendingConnection>) {
-    let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
-    for connection in pending.iter() {
-        *counts.entry(connection.source).or_default() += 1;
-    }
-    let busiest = counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source);
-    let oldest = pending.iter().position(|connection| Some(connection.source) == busiest);
+/// Evicts the oldest connection of the busiest source; `pending` is in order of age.
+fn evict_oldest(pending: &mut Vec<PendingConnection>, eviction: &mut EvictionPolicy) {
+    let sources = pending.iter().map(|connection| connection.source);
+    let oldest = eviction.choose(sources.enumerate());
     if let Some(oldest) = oldest {
         pending.remove(oldest);
     }

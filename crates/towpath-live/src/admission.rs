@@ -1,22 +1,21 @@
 //! Admission control of a server: connection permits, tests, threads, memory and rates.
 //!
-//! Sources are distinguished by IPv4 address or by IPv6 /64 prefix. Three rules protect sources
-//! from each other. When all permits are in use, the source with the most permits loses its oldest
+//! Three rules protect [sources](SourcePrefix) from each other. When all permits are in use, the source with the most permits loses its oldest
 //! one. The last half of the test slots is reserved for sources without a test. A test gets at most
 //! half of the free threads and of the free memory.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use towpath_net::{Instant, Rate};
+use towpath_net::{Instant, Rate, SourcePrefix};
 use towpath_os::clock::Clock;
+use towpath_sockets::test_memory::MemoryDemand;
 use towpath_sockets::traffic_budget::{RateLimiter, TrafficDirection};
 
-use crate::protocol::auth_limit::source_prefix;
+use crate::eviction::EvictionPolicy;
 use crate::protocol::{AdmissionError, ServerLimits};
 
 /// Rate of a source's echo streams, control messages and results. More is never needed, and
@@ -28,21 +27,6 @@ const MAX_WAIT: Duration = Duration::from_millis(100);
 const SOURCE_EXPIRY: Duration = Duration::from_secs(2);
 /// Maximum number of tracked sources; all further ones share one quota.
 const MAX_SOURCES: usize = 16 * 1024;
-
-/// Source of a connection: an IPv4 address or an IPv6 /64 prefix; `None` if unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct SourcePrefix(Option<IpAddr>);
-
-impl SourcePrefix {
-    /// Returns the source of `address`. All connections of unknown address are one source.
-    pub(super) fn of(address: Option<IpAddr>) -> Self {
-        Self(address.map(source_prefix))
-    }
-
-    pub(super) fn of_peer(peer: Option<SocketAddr>) -> Self {
-        Self::of(peer.map(|peer| peer.ip()))
-    }
-}
 
 /// Quota of a source for each direction.
 #[derive(Debug)]
@@ -96,13 +80,19 @@ struct PermitEntry {
     close: Option<CloseFn>,
 }
 
-#[derive(Default)]
+impl PermitEntry {
+    fn is_revocable(&self) -> bool {
+        !self.pinned && self.close.is_some()
+    }
+}
+
 struct ConnectionTable {
     /// Permits by number, so in order of age.
     permits: BTreeMap<u64, PermitEntry>,
     next_number: u64,
     /// Quota of each source, and time of its last use.
     sources: BTreeMap<SourcePrefix, (Arc<SourceQuota>, Instant)>,
+    eviction: EvictionPolicy,
 }
 
 /// Permits and rate quotas of a server.
@@ -145,7 +135,12 @@ impl AdmissionControl {
                 .max(1),
             rate: limits.rate,
             clock,
-            table: Mutex::default(),
+            table: Mutex::new(ConnectionTable {
+                permits: BTreeMap::new(),
+                next_number: 0,
+                sources: BTreeMap::new(),
+                eviction: EvictionPolicy::unpredictable(),
+            }),
             shared_quota: Arc::new(SourceQuota::new(limits.rate)),
         })
     }
@@ -221,15 +216,10 @@ impl ConnectionTable {
     /// Revokes the oldest unpinned permit of the source with the most permits; returns the callback
     /// that closes its connection.
     fn evict(&mut self) -> Option<CloseFn> {
-        let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
-        let is_revocable = |entry: &&PermitEntry| !entry.pinned && entry.close.is_some();
-        for entry in self.permits.values().filter(is_revocable) {
-            *counts.entry(entry.source).or_default() += 1;
-        }
-        let (busiest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let mut revocable =
-            self.permits.values_mut().filter(|entry| !entry.pinned && entry.close.is_some());
-        revocable.find(|entry| entry.source == busiest)?.close.take()
+        let revocable = self.permits.iter().filter(|(_, entry)| entry.is_revocable());
+        let chosen =
+            self.eviction.choose(revocable.map(|(number, entry)| (*number, entry.source)))?;
+        self.permits.get_mut(&chosen)?.close.take()
     }
 }
 
@@ -242,7 +232,14 @@ pub(super) fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ResourceDemand {
     pub(super) threads: u64,
-    /// Memory of the test in bytes.
+    pub(super) memory: MemoryDemand,
+}
+
+/// Resources of a server that are in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ResourceUse {
+    pub(super) threads: u64,
+    /// Memory of all tests in bytes.
     pub(super) bytes: u64,
 }
 
@@ -250,19 +247,17 @@ pub(super) struct ResourceDemand {
 pub(super) const MAX_THREADS: u64 = 1_536;
 
 impl ResourceDemand {
-    pub(super) fn sum(demands: impl Iterator<Item = Self>) -> Self {
-        demands.fold(Self::default(), |sum, demand| Self {
-            threads: sum.threads.saturating_add(demand.threads),
-            bytes: sum.bytes.saturating_add(demand.bytes),
-        })
-    }
-
     /// Checks that the demand is at most half of what remains beyond `used`.
-    pub(super) fn check(self, used: Self, limits: &ServerLimits) -> Result<(), AdmissionError> {
+    pub(super) fn check(
+        self,
+        used: ResourceUse,
+        limits: &ServerLimits,
+    ) -> Result<(), AdmissionError> {
         let half_of_remaining = |total: u64, used: u64| total.saturating_sub(used) / 2;
         let memory = half_of_remaining(limits.memory, used.bytes);
-        if self.bytes > memory {
-            let (needed_mib, max_mib) = (mib(self.bytes), mib(memory));
+        let needed_bytes = self.memory.total_bytes();
+        if needed_bytes > memory {
+            let (needed_mib, max_mib) = (mib(needed_bytes), mib(memory));
             let reason = format!(
                 "it needs {needed_mib} MiB of memory, but this server allows {max_mib} MiB"
             );
@@ -286,6 +281,7 @@ pub(super) fn mib(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use proptest::prelude::*;
@@ -293,7 +289,7 @@ mod tests {
     use super::*;
 
     fn source(last: u8) -> SourcePrefix {
-        SourcePrefix::of(Some(IpAddr::from([10, 0, 0, last])))
+        SourcePrefix::of(IpAddr::from([10, 0, 0, last]))
     }
 
     fn limits() -> ServerLimits {
@@ -302,15 +298,6 @@ mod tests {
 
     fn close() -> CloseFn {
         Box::new(|| ())
-    }
-
-    #[test]
-    fn a_network_of_64_bits_is_one_source() {
-        let source_of = |text: &str| SourcePrefix::of(Some(text.parse().unwrap()));
-        assert_eq!(source_of("2001:db8::1"), source_of("2001:db8::ffff:1"));
-        assert_ne!(source_of("2001:db8::1"), source_of("2001:db8:0:1::1"));
-        assert_eq!(source_of("::ffff:10.0.0.1"), source(1));
-        assert_ne!(source(1), source(2));
     }
 
     #[test]
@@ -358,22 +345,22 @@ mod tests {
     #[test]
     fn a_test_may_take_half_of_the_remaining_budget() {
         let limits = ServerLimits { memory: 100 << 20, ..ServerLimits::default() };
-        let demand = |mib: u64| ResourceDemand { threads: 2, bytes: mib << 20 };
-        assert!(demand(50).check(ResourceDemand::default(), &limits).is_ok());
-        let refused = demand(51).check(ResourceDemand::default(), &limits).unwrap_err();
+        let demand = |threads, mib: u64| {
+            let memory = MemoryDemand { setup_bytes: mib << 19, planned_bytes: mib << 19 };
+            ResourceDemand { threads, memory }
+        };
+        let unused = ResourceUse::default();
+        assert!(demand(2, 50).check(unused, &limits).is_ok());
+        let refused = demand(2, 51).check(unused, &limits).unwrap_err();
         assert!(
             refused.reason.contains("51 MiB") && refused.reason.contains("allows 50"),
             "{refused:?}"
         );
-        assert!(demand(25).check(demand(50), &limits).is_ok());
-        let many_threads = ResourceDemand { threads: MAX_THREADS / 2 + 1, bytes: 0 };
-        assert!(
-            many_threads
-                .check(ResourceDemand::default(), &limits)
-                .unwrap_err()
-                .reason
-                .contains("threads")
-        );
+        let half_used = ResourceUse { threads: 2, bytes: 50 << 20 };
+        assert!(demand(2, 25).check(half_used, &limits).is_ok());
+        assert!(demand(2, 26).check(half_used, &limits).is_err());
+        let many_threads = demand(MAX_THREADS / 2 + 1, 0);
+        assert!(many_threads.check(unused, &limits).unwrap_err().reason.contains("threads"));
     }
 
     proptest! {

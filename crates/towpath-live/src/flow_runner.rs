@@ -39,9 +39,6 @@ use crate::protocol::{FlowReport, HostReport, TransferSettings};
 /// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Memory of a record and of its text, in bytes.
-const RECORD_BYTES: u64 = 768;
-
 /// Connection or QUIC stream of a flow at this endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct FlowStream {
@@ -85,7 +82,8 @@ pub(super) fn expected_streams(scenario: &Scenario) -> Vec<(u16, u16)> {
 }
 
 impl FlowRunner<'_> {
-    /// Runs all flows to their ends; `on_record` receives every record when it is created.
+    /// Runs all flows to their ends; `on_record` receives every record when it is created. The
+    /// report of a server lacks these records.
     pub(super) fn run(
         &self,
         streams: &[FlowStream],
@@ -386,8 +384,12 @@ impl FlowRunner<'_> {
             // A sample may be late, so it counts for the time at which it is taken.
             series.sample(counters, self.run_clock.now(), ends);
             series.records().iter().skip(emitted).for_each(&mut *on_record);
-            self.run_clock.add_memory((series.records().len() - emitted) as u64 * RECORD_BYTES);
-            emitted = series.records().len();
+            if self.is_client {
+                emitted = series.records().len();
+            } else {
+                // The server has written them to its report.
+                series.discard_records();
+            }
             if ends.is_some() {
                 series.sample_final_paths(streams);
                 return series;

@@ -1,7 +1,7 @@
 //! Acceptor of a server over UDP: one QUIC host for all ports, and datagrams outside QUIC.
 //!
 //! As with TCP, a connection without a preamble gets few resources and a short timeout. When too
-//! many are pending, the address with the most of them loses its oldest one silently.
+//! many are pending, the source with the most of them loses its oldest one silently.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_os::clock::Clock;
 use towpath_quic::{AddressValidation, ConnectionId, Identity, QuicConfig, StreamId};
 use towpath_run::datagram;
@@ -22,6 +22,7 @@ use towpath_sockets::stream::quic::QuicEventLog;
 
 use super::data_stream::ConnectionGuard;
 use super::dial::IDLE_TIMEOUT;
+use super::eviction::EvictionPolicy;
 use super::udp_flows::ListenerSockets;
 use crate::protocol::{Preamble, ServerLimits};
 
@@ -66,7 +67,7 @@ enum PreambleState {
 /// QUIC connection and the preambles of its streams.
 #[derive(Debug)]
 struct PendingQuicConnection {
-    source: IpAddr,
+    source: SourcePrefix,
     accepted_at: Instant,
     log: Option<Arc<Mutex<QuicEventLog>>>,
     streams: BTreeMap<StreamId, PreambleState>,
@@ -81,12 +82,17 @@ impl PendingQuicConnection {
 }
 
 /// Connections of a server by ID.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct QuicConnectionTable {
     by_id: BTreeMap<ConnectionId, PendingQuicConnection>,
+    eviction: EvictionPolicy,
 }
 
 impl QuicConnectionTable {
+    fn new(eviction: EvictionPolicy) -> Self {
+        Self { by_id: BTreeMap::new(), eviction }
+    }
+
     /// Inserts a connection; returns a pending one to evict if there are too many.
     fn insert(
         &mut self,
@@ -95,21 +101,13 @@ impl QuicConnectionTable {
         max_pending: usize,
     ) -> Option<ConnectionId> {
         self.by_id.insert(id, connection);
-        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        let mut count = 0;
-        for (_, connection) in self.by_id.iter().filter(|(_, connection)| connection.is_pending()) {
-            *counts.entry(connection.source).or_default() += 1;
-            count += 1;
-        }
-        if count <= max_pending {
+        let pending = || self.by_id.iter().filter(|(_, connection)| connection.is_pending());
+        if pending().count() <= max_pending {
             return None;
         }
-        let busiest =
-            counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source)?;
-        let mut pending = self.by_id.iter().filter(|(_, connection)| connection.is_pending());
         // IDs are in order of age.
         let oldest =
-            pending.find(|(_, connection)| connection.source == busiest).map(|(id, _)| *id)?;
+            self.eviction.choose(pending().map(|(id, connection)| (*id, connection.source)))?;
         self.by_id.remove(&oldest);
         Some(oldest)
     }
@@ -169,7 +167,9 @@ impl QuicAcceptor {
             QuicHandle::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
         let config = config(identity, limits, migration);
         let limits = limits.clone();
-        Ok(Self { host: Arc::new(host), connections: Arc::default(), config, limits })
+        let connections =
+            Arc::new(Mutex::new(QuicConnectionTable::new(EvictionPolicy::unpredictable())));
+        Ok(Self { host: Arc::new(host), connections, config, limits })
     }
 
     /// Listens on a UDP port and handles QUIC and other datagrams on it.
@@ -239,7 +239,7 @@ struct PreambleReader {
 impl PreambleReader {
     fn accept(self, driver: &mut DriverContext<'_>, max_pending: usize, on_stream: &OnStream) {
         let Some(status) = driver.host.status(self.id) else { return };
-        let source = status.remote.ip().to_canonical();
+        let source = SourcePrefix::of(status.remote.ip());
         let (accepted_at, streams, guard) = (driver.now, BTreeMap::new(), Weak::new());
         let connection = PendingQuicConnection { source, accepted_at, log: None, streams, guard };
         if let Some(evicted) = lock(&self.connections).insert(self.id, connection, max_pending) {

@@ -182,9 +182,14 @@ impl EndSeries {
         }
     }
 
-    /// Returns all records so far.
+    /// Returns the records so far that were not discarded.
     pub(super) fn records(&self) -> &[Record] {
         &self.records
+    }
+
+    /// Discards the records so far. [`Self::finish`] does not return them.
+    pub(super) fn discard_records(&mut self) {
+        self.records.clear();
     }
 
     /// Returns connections, subflows and records at the end.

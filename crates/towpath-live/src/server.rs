@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 use towpath_kernel::sample;
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_os::clock::Clock;
 use towpath_os::{interrupt, sys};
 use towpath_quic::tls::TlsSession;
@@ -20,9 +20,7 @@ use towpath_scenario::Transport;
 use towpath_sockets::traffic_budget::TrafficDirection;
 
 use super::acceptor::Acceptor;
-use super::admission::{
-    self, AdmissionControl, CloseFn, ConnectionPermit, SourcePrefix, SourceQuota,
-};
+use super::admission::{self, AdmissionControl, CloseFn, ConnectionPermit, SourceQuota};
 use super::control_channel::ControlChannel;
 use super::quic_acceptor::{EchoFilter, OnDatagram, OnStream, QuicAcceptor};
 use super::server_test::{ClientGuard, ServerTest, TestTable};
@@ -41,6 +39,8 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum bytes of one echo.
 const ECHO_BYTES: usize = 4_096;
+/// Freed memory of tests from which it is returned to the system.
+const MIN_RELEASED_BYTES: u64 = 4 << 20;
 /// Attempts to find a port that is free for both TCP and UDP, if any port will do.
 const MAX_PORT_ATTEMPTS: usize = 16;
 /// Time that a terminating server gives its last messages; over QUIC this process delivers them.
@@ -156,7 +156,7 @@ impl Server {
         let clock = Clock::start();
         let state = Arc::new(ServerState {
             clock,
-            tests: TestTable::default(),
+            tests: TestTable::new(&config.limits),
             budget: AdmissionControl::new(&config.limits, clock),
             auth_limiter: auth::SharedAuthLimiter::default(),
             fetched: AtomicBool::new(false),
@@ -227,6 +227,7 @@ impl Server {
     pub fn run(mut self, on_event: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
         let _ = self.state.on_event.set(Box::new(on_event)); // set only here
         let (mut last_source_expiry, mut last_test_expiry) = (Instant::ZERO, Instant::ZERO);
+        let mut max_held_bytes = 0;
         loop {
             let state = &self.state;
             self.acceptor.poll(&state.config.limits, &mut |socket, preamble| {
@@ -236,11 +237,17 @@ impl Server {
             if now.saturating_since(last_test_expiry) > HOUSEKEEPING_INTERVAL {
                 last_test_expiry = now;
                 state.tests.expire(now, &state.config.limits);
+                max_held_bytes = state.tests.memory().held_bytes().max(max_held_bytes);
             }
             if now.saturating_since(last_source_expiry) > Duration::from_secs(1) {
                 last_source_expiry = now;
                 state.budget.expire(now);
                 self.quic_acceptor.iter().for_each(QuicAcceptor::expire);
+                let held_bytes = state.tests.memory().held_bytes();
+                if max_held_bytes.saturating_sub(held_bytes) >= MIN_RELEASED_BYTES {
+                    max_held_bytes = held_bytes;
+                    sys::release_free_memory();
+                }
             }
             let done = state.config.once && state.fetched.load(Ordering::Acquire);
             if interrupt::is_interrupted() || done {
@@ -351,7 +358,7 @@ impl ServerState {
         let open = token == TestToken::NONE && self.config.secret.is_none();
         let bytes = towpath_run::datagram::EchoDatagram::BYTES as u64;
         (open || test.is_some())
-            && self.budget.quota(SourcePrefix::of_peer(Some(peer))).try_consume_reply(now, bytes)
+            && self.budget.quota(SourcePrefix::of(peer.ip())).try_consume_reply(now, bytes)
     }
 
     /// Handles a datagram of a UDP flow; a reply has the length of its request.
@@ -371,7 +378,7 @@ impl ServerState {
                 let now = self.clock.now();
                 test.touch(now);
                 let flow = test.udp_flows.get(&header.flow)?;
-                let quota = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
+                let quota = self.budget.quota(SourcePrefix::of(peer.ip()));
                 let is_allowed = quota.try_consume_reply(now, length as u64);
                 if is_allowed { flow.on_subscribe(now, header, (peer, local)) } else { None }
             }
@@ -401,7 +408,7 @@ impl ServerState {
         let close: CloseFn = Box::new(move || {
             let _ = socket_clone.shutdown(std::net::Shutdown::Both); // may be closed already
         });
-        self.budget.acquire(SourcePrefix::of_peer(socket::peer(socket)), pinned, close)
+        self.budget.acquire(socket::source(socket), pinned, close)
     }
 
     fn serve_control_over_tcp(self: &Arc<Self>, socket: Socket, named_test: Option<NamedTest>) {
@@ -468,7 +475,7 @@ impl ServerState {
     /// Echoes data for at most the maximum duration of a test.
     fn spawn_echo(self: &Arc<Self>, socket: Socket) {
         let Some(permit) = self.acquire_permit(&socket, false) else { return };
-        let quota = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
+        let quota = self.budget.quota(socket::source(&socket));
         let state = Arc::clone(self);
         // Without a thread, the connection is closed.
         let _ = admission::spawn_thread("echo", move || {

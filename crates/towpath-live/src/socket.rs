@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use towpath_kernel::sample;
+use towpath_net::SourcePrefix;
 use towpath_os::sys;
 use towpath_scenario::Transport;
 use towpath_sockets::quic::wait_interruptibly;
@@ -138,4 +139,14 @@ pub(super) fn enable_keepalive(socket: &Socket) {
 pub(super) fn peer(socket: &Socket) -> Option<SocketAddr> {
     let address = socket.peer_addr().ok()?.as_socket()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// Returns the source of a connection; the default if its peer is unknown.
+pub(super) fn source(socket: &Socket) -> SourcePrefix {
+    source_of(peer(socket))
+}
+
+/// Returns the source of a peer; the default if it is unknown.
+pub(super) fn source_of(peer: Option<SocketAddr>) -> SourcePrefix {
+    peer.map(|peer| SourcePrefix::of(peer.ip())).unwrap_or_default()
 }

@@ -23,6 +23,7 @@ use towpath_scenario::flow_plan::directions;
 use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
 use towpath_sockets::quic::ListenerSocket;
 use towpath_sockets::run_clock::RunClock;
+use towpath_sockets::stream::kernel::SLOT_BYTES;
 use towpath_sockets::stream::sends;
 use towpath_sockets::traffic_budget::TrafficDirection;
 use towpath_sockets::udp_flow;
@@ -100,6 +101,11 @@ impl UdpServerFlow {
         Ok(flows)
     }
 
+    /// Frees the receiver of a flow that will not run.
+    pub(super) fn release(&self) {
+        self.lock().receiver = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, UdpServerFlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +121,11 @@ impl UdpServerFlow {
         let Some((receiver, log)) = &mut state.receiver else { return };
         if receiver.on_datagram(at, (header.number, header.sent_at()), length) {
             let at = log.last().map_or(at, |last| last.max(at));
+            let slots_before = log.slots();
             log.record(at, length as u64);
+            if log.slots() > slots_before {
+                run_clock.add_memory(SLOT_BYTES);
+            }
             self.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
         }
     }

@@ -21,6 +21,7 @@ mod queue;
 pub mod random;
 pub mod rate;
 mod shaper;
+pub mod source;
 pub mod time;
 pub mod topology;
 
@@ -29,5 +30,6 @@ pub use link::Link;
 pub use packet::{DirectionCounters, DropReason, EnqueueOutcome, Packet, TrafficCount};
 pub use random::stream_seed;
 pub use rate::Rate;
+pub use source::SourcePrefix;
 pub use time::Instant;
 pub use topology::Topology;

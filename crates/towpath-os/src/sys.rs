@@ -52,6 +52,15 @@ pub fn set_minimal_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
+/// Returns free memory of the allocator to the system. Without the GNU C library, does nothing.
+pub fn release_free_memory() {
+    // SAFETY: takes no pointer, and touches only memory that the allocator knows to be free.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Closes every descriptor from `first_fd` on. Only for the start of a program that owns none.
 pub fn close_from(first_fd: libc::c_uint) {
     // SAFETY: takes numbers only; the caller owns no descriptor in the range.

@@ -10,12 +10,14 @@
 mod byte_stream;
 pub mod frame;
 pub mod headers;
+pub mod memory_account;
 pub mod path_ping;
 pub mod port;
 pub mod quic;
 pub mod run_clock;
 pub mod stack;
 pub mod stream;
+pub mod test_memory;
 pub mod traffic_budget;
 pub mod tx_timestamps;
 pub mod udp_flow;

@@ -96,6 +96,11 @@ impl RunClock {
         }
     }
 
+    /// Reserves memory for a larger buffer; returns false if the budget has too little.
+    pub(crate) fn try_add_buffer(&self, bytes: usize) -> bool {
+        self.budget.as_ref().is_none_or(|budget| budget.try_add_buffer(bytes as u64))
+    }
+
     /// Adds memory that records of the traffic occupy.
     pub fn add_memory(&self, bytes: u64) {
         if let Some(budget) = &self.budget {

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use towpath_net::{Instant, Rate};
 
+use crate::memory_account::MemoryAccount;
+use crate::test_memory::{MemoryDemand, TestMemory};
+
 /// Duration of one grant at the configured rate; short, so that all waiting threads make progress.
 const QUANTUM: Duration = Duration::from_millis(5);
 /// Minimum and maximum bytes of one grant.
@@ -122,9 +125,6 @@ impl RateLimiter {
     }
 }
 
-/// Gauge that returns the memory of some data in bytes.
-type MemoryGauge = Box<dyn Fn() -> u64 + Send + Sync>;
-
 /// Budget of one test.
 #[derive(Default)]
 pub struct TrafficBudget {
@@ -133,21 +133,17 @@ pub struct TrafficBudget {
     rates: Option<Arc<RateLimiter>>,
     /// Total bytes transferred in both directions.
     transferred_bytes: AtomicU64,
-    /// Memory of records of the traffic, in bytes.
-    recorded_bytes: AtomicU64,
-    /// Gauges of further memory.
-    gauges: Mutex<Vec<MemoryGauge>>,
+    /// Memory of the test; `None` without an account.
+    memory: Option<TestMemory>,
     /// Reason of the early end.
     end_reason: OnceLock<String>,
 }
 
 impl fmt::Debug for TrafficBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (transferred, recorded) =
-            (self.transferred_bytes(), self.recorded_bytes.load(Ordering::Relaxed));
         let mut f = f.debug_struct("TrafficBudget");
-        f.field("transferred_bytes", &transferred)
-            .field("recorded_bytes", &recorded)
+        f.field("transferred_bytes", &self.transferred_bytes())
+            .field("memory_bytes", &self.memory_bytes())
             .finish_non_exhaustive()
     }
 }
@@ -156,6 +152,12 @@ impl TrafficBudget {
     /// Creates a budget of `bytes` and shared rate limits; `None` means no limit.
     pub fn new(bytes: Option<u64>, rates: Option<Arc<RateLimiter>>) -> Self {
         Self { bytes: bytes.map(AtomicU64::new), rates, ..Self::default() }
+    }
+
+    /// Charges the test's memory to an account: `demand` at once, and all further growth.
+    #[must_use]
+    pub fn with_memory(self, account: &Arc<MemoryAccount>, demand: MemoryDemand) -> Self {
+        Self { memory: Some(TestMemory::new(account, demand)), ..self }
     }
 
     /// Grants up to `most` bytes; an error is the time of the next attempt. With an exhausted
@@ -238,30 +240,45 @@ impl TrafficBudget {
         self.bytes.as_ref().is_some_and(|remaining| remaining.load(Ordering::Acquire) == 0)
     }
 
-    /// Adds memory that remains in use during the traffic.
-    pub(crate) fn add_memory(&self, bytes: u64) {
-        self.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Adds memory of records, which remains in use during the traffic. Ends the traffic if the
+    /// server's memory is exhausted.
+    pub fn add_memory(&self, bytes: u64) {
+        if self.memory.as_ref().is_some_and(|memory| !memory.add_records(bytes)) {
+            self.end_for_memory();
+        }
+    }
+
+    /// Reserves memory for a larger buffer; returns false if the server has too little.
+    pub(crate) fn try_add_buffer(&self, bytes: u64) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.try_add_buffer(bytes))
     }
 
     /// Adds a gauge of memory in use.
     pub fn add_gauge(&self, gauge: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.lock_gauges().push(Box::new(gauge));
+        if let Some(memory) = &self.memory {
+            memory.add_gauge(Box::new(gauge));
+        }
     }
 
-    fn lock_gauges(&self) -> MutexGuard<'_, Vec<MemoryGauge>> {
-        self.gauges.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads all gauges. Ends the traffic if the server's memory is exhausted.
+    pub fn read_gauges(&self) {
+        if self.memory.as_ref().is_some_and(|memory| !memory.read_gauges()) {
+            self.end_for_memory();
+        }
     }
 
-    /// Returns the memory of all records of the traffic, in bytes.
+    /// Returns the memory charged to the test, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let gauge_bytes: u64 = self.lock_gauges().iter().map(|gauge| gauge()).sum();
-        self.recorded_bytes.load(Ordering::Relaxed).saturating_add(gauge_bytes)
+        self.memory.as_ref().map_or(0, TestMemory::bytes)
     }
 
-    /// Removes all gauges and resets the memory, after the records were released.
-    pub fn clear_gauges(&self) {
-        self.lock_gauges().clear();
-        self.recorded_bytes.store(0, Ordering::Relaxed);
+    /// Releases the charge and all gauges, after the memory was freed.
+    pub fn release_memory(&self) {
+        self.memory.iter().for_each(TestMemory::release);
+    }
+
+    fn end_for_memory(&self) {
+        self.end("the server's memory for tests is exhausted (--max-memory)");
     }
 
     /// Returns the total bytes transferred in both directions.

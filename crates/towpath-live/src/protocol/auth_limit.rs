@@ -1,13 +1,12 @@
 //! Rate limit for failed authentication: exponential backoff for each source.
 //!
-//! A source is an IPv4 address or an IPv6 /64 network, in which one host has as many addresses as
-//! it likes. Requests during the backoff are refused at once, not delayed.
+//! Requests during the backoff are refused at once, not delayed.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 
 /// Number of attempts in a row without a wait, as users may name the wrong `--secret-file`. The
 /// failure of the last one starts the backoff.
@@ -43,22 +42,11 @@ impl FailedAttempts {
 /// Rate limiter for authentication, with all sources that have failed.
 #[derive(Debug, Default)]
 pub struct AuthRateLimiter {
-    sources: BTreeMap<IpAddr, FailedAttempts>,
+    sources: BTreeMap<SourcePrefix, FailedAttempts>,
     /// Time of the last log line.
     last_logged_at: Option<Instant>,
     /// Failures that were not logged since `last_logged_at`.
     unlogged: u64,
-}
-
-/// Returns the source of an address: IPv4 itself, or the IPv6 /64.
-pub fn source_prefix(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            Ipv6Addr::from(network).into()
-        }
-        v4 @ IpAddr::V4(_) => v4,
-    }
 }
 
 impl AuthRateLimiter {
@@ -66,7 +54,7 @@ impl AuthRateLimiter {
     pub fn check(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         let remaining = self
             .sources
-            .get(&source_prefix(address))
+            .get(&SourcePrefix::of(address))
             .map(|failures| failures.backoff_end().saturating_since(now));
         remaining.filter(|remaining| !remaining.is_zero()).map_or(Ok(()), Err)
     }
@@ -75,7 +63,7 @@ impl AuthRateLimiter {
     pub fn record_failure(&mut self, address: IpAddr, now: Instant) -> Option<u64> {
         self.sources
             .retain(|_, failures| now.saturating_since(failures.last_failure) < RESET_AFTER);
-        let source = source_prefix(address);
+        let source = SourcePrefix::of(address);
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
             let oldest = self.sources.iter().min_by_key(|(_, failures)| failures.last_failure);
             let oldest = oldest.map(|(source, _)| *source);
@@ -89,7 +77,7 @@ impl AuthRateLimiter {
 
     /// Records a success and forgets the failures of the source.
     pub fn record_success(&mut self, address: IpAddr) {
-        self.sources.remove(&source_prefix(address));
+        self.sources.remove(&SourcePrefix::of(address));
     }
 
     /// Records a failed or refused attempt. Returns the number of unlogged ones if a log line is
@@ -158,15 +146,13 @@ mod tests {
     fn one_network_is_one_source_and_memory_is_bounded() {
         let mut limiter = AuthRateLimiter::default();
         let host = |net: u64, host: u64| -> IpAddr {
-            Ipv6Addr::from((u128::from(net) << 64) | u128::from(host)).into()
+            std::net::Ipv6Addr::from((u128::from(net) << 64) | u128::from(host)).into()
         };
         for number in 0..20 {
             limiter.record_failure(host(7, number), at_ms(number));
         }
         assert!(limiter.check(host(7, 99), at_ms(20)).is_err());
         assert_eq!(limiter.check(host(8, 99), at_ms(20)), Ok(()));
-        let mapped = "::ffff:192.0.2.1".parse().unwrap();
-        assert_eq!(source_prefix(mapped), "192.0.2.1".parse::<IpAddr>().unwrap());
         for net in 0..10_000 {
             limiter.record_failure(host(net, 1), at_ms(net));
         }

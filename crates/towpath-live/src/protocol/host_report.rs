@@ -146,8 +146,20 @@ pub struct SubflowReport {
     pub closed_ns: Option<u64>,
 }
 
-/// One line of a report as sent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One line of a report as sent. The lines may have any order.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the types say it")]
+pub enum ReportLineRef<'a> {
+    Host(&'a HostInfo),
+    Flow(&'a FlowReport),
+    Connection(&'a ConnectionReport),
+    Subflow(&'a SubflowReport),
+    Record(&'a Record),
+}
+
+/// One line of a report as received.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ReportLine {
     Host(Box<HostInfo>),
@@ -158,28 +170,32 @@ enum ReportLine {
 }
 
 impl HostReport {
-    /// Converts the report to text, one JSON value per line. Consumes it, since both need much
-    /// memory.
-    pub fn into_text(self) -> String {
+    /// Passes every line of the report to `on_line`. Each part is freed after its line.
+    pub fn into_lines(self, on_line: &mut dyn FnMut(ReportLineRef<'_>)) {
         let Self { host, flows, connections, subflows, records } = self;
+        on_line(ReportLineRef::Host(&host));
+        for flow in flows {
+            on_line(ReportLineRef::Flow(&flow));
+        }
+        for connection in connections {
+            on_line(ReportLineRef::Connection(&connection));
+        }
+        for subflow in subflows {
+            on_line(ReportLineRef::Subflow(&subflow));
+        }
+        for record in records {
+            on_line(ReportLineRef::Record(&record));
+        }
+    }
+
+    /// Converts the report to text, one JSON value per line.
+    pub fn into_text(self) -> String {
         let mut text = String::new();
-        let mut append_line = |line: ReportLine| {
-            // The lines hold only numbers, strings and lists of them, so that serialization cannot
-            // fail.
+        self.into_lines(&mut |line| {
+            // Cannot fail: the lines hold only numbers, strings and lists of them.
             text.push_str(&serde_json::to_string(&line).unwrap_or_default());
             text.push('\n');
-        };
-        append_line(ReportLine::Host(Box::new(host)));
-        flows.into_iter().map(ReportLine::Flow).for_each(&mut append_line);
-        connections.into_iter().map(ReportLine::Connection).for_each(&mut append_line);
-        subflows
-            .into_iter()
-            .map(|item| ReportLine::Subflow(Box::new(item)))
-            .for_each(&mut append_line);
-        records
-            .into_iter()
-            .map(|item| ReportLine::Record(Box::new(item)))
-            .for_each(&mut append_line);
+        });
         text
     }
 

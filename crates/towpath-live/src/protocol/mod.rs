@@ -27,7 +27,8 @@ pub use clock::{ClockEstimator, ClockOffset};
 pub use control::{ControlAction, ControlSession};
 pub use frame::{FrameDecoder, FrameError};
 pub use host_report::{
-    ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, SubflowReport,
+    ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, ReportLineRef,
+    SubflowReport,
 };
 pub use limits::{AdmissionError, ServerLimits, max_duration};
 pub use merge::{MergedRun, merge};

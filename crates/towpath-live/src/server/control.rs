@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_os::clock::Clock;
 use towpath_run::token::TestToken;
 use towpath_scenario::Scenario;
@@ -17,7 +17,7 @@ use towpath_sockets::traffic_budget::TrafficDirection;
 use super::test_run::TestRun;
 use super::{ControlConnection, POLL_INTERVAL, ServerEvent, ServerState};
 use crate::admission;
-use crate::admission::{ConnectionPermit, SourcePrefix, SourceQuota};
+use crate::admission::{ConnectionPermit, SourceQuota};
 use crate::control_channel::ControlChannel;
 use crate::protocol::secret::Challenge;
 use crate::protocol::{
@@ -25,6 +25,7 @@ use crate::protocol::{
 };
 use crate::random;
 use crate::server_test::{ClientGuard, ServerTest};
+use crate::socket;
 
 /// Bytes of a result in one message, small enough even if JSON escapes all of them.
 const CHUNK_BYTES: usize = 24 * 1024;
@@ -61,7 +62,7 @@ impl ServerState {
             .with_greeting(origin.observed, datagrams, quic)
             .with_binding(channel.binding())
             .with_public_diagnostics(self.config.public_diagnostics);
-        let source = SourcePrefix::of_peer(origin.peer);
+        let source = socket::source_of(origin.peer);
         let quota = self.budget.quota(source);
         let mut context = ControlContext {
             session,
@@ -265,28 +266,26 @@ impl ServerState {
         let Some(test) = self.tests.find(token) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let Some(result) = test.result(LONG_POLL_TIMEOUT) else {
+        if test.result(LONG_POLL_TIMEOUT).is_none() {
             return channel.send(&ServerMessage::Pending);
-        };
-        let total = result.len() as u64;
-        let mut position = usize::try_from(offset).unwrap_or(usize::MAX);
+        }
+        let mut offset = offset;
         // An empty part means that the result is complete.
         loop {
-            let Some(rest) = result.get(position..) else {
-                return Err(io::ErrorKind::InvalidInput.into());
-            };
-            let mut length = rest.len().min(CHUNK_BYTES);
-            while !rest.is_char_boundary(length) {
-                length -= 1;
-            }
-            if !test.account_result(length as u64, total) {
+            // Looked up again for each part, so that a slow client does not keep a removed result.
+            let result = test.result(Duration::ZERO).ok_or(io::ErrorKind::NotFound)?;
+            let total = result.len();
+            let part = result.part(offset, CHUNK_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
+            let part = part.to_owned();
+            drop(result);
+            let length = part.len() as u64;
+            if !test.account_result(length, total) {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
-            let chunk = rest.get(..length).unwrap_or_default().to_owned();
-            channel.send(&ServerMessage::Part { offset: position as u64, total, text: chunk })?;
+            channel.send(&ServerMessage::Part { offset, total, text: part })?;
             context.charge(self.clock, channel);
-            position += length;
-            if position >= result.len() {
+            offset += length;
+            if offset >= total {
                 return Ok(());
             }
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use towpath_net::SourcePrefix;
 use towpath_quic::Fingerprint;
 use towpath_run::token::TestToken;
 use towpath_sockets::quic::{BlockingStream, DriverContext};
 use towpath_sockets::stream::quic::QuicConnection;
 
 use super::{ConnectionOrigin, NamedTest, ServerState};
-use crate::admission::{CloseFn, ConnectionPermit, SourcePrefix};
+use crate::admission::{CloseFn, ConnectionPermit};
 use crate::control_channel::ControlChannel;
 use crate::data_stream::{DataStream, QuicDataStream};
 use crate::dial;
@@ -53,7 +54,7 @@ impl ServerState {
                 if let Some(permit) = self.acquire_quic_permit(&identified, false) {
                     let IdentifiedStream { connection, stream, guard, peer, .. } = identified;
                     let deadline = driver.now + self.config.limits.duration;
-                    let quota = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
+                    let quota = self.budget.quota(SourcePrefix::of(peer.ip()));
                     let echo = EchoStream::new(deadline, quota, (permit, guard));
                     driver.attach(connection, stream, Box::new(echo));
                 }
@@ -99,7 +100,7 @@ impl ServerState {
                 host.post(move |driver| driver.close(connection));
             }
         });
-        self.budget.acquire(SourcePrefix::of_peer(Some(stream.peer)), pinned, close)
+        self.budget.acquire(SourcePrefix::of(stream.peer.ip()), pinned, close)
     }
 }
 

@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use towpath_result::Record;
 use towpath_sockets::run_clock::RunClock;
 
 use super::{ServerEvent, ServerState};
 use crate::flow_runner::{FlowRunner, FlowStream};
 use crate::host_info::HostBaseline;
 use crate::protocol::{HostInfo, HostReport};
+use crate::report_text::ReportWriter;
 use crate::server_test::ServerTest;
 
 /// Warning to the client of a test that ended without a result.
@@ -20,7 +22,9 @@ pub(super) struct TestRun {
     state: Arc<ServerState>,
     test: Arc<ServerTest>,
     client: Option<SocketAddr>,
-    report: Option<String>,
+    report: ReportWriter,
+    /// Set once the report is complete.
+    is_complete: bool,
 }
 
 impl TestRun {
@@ -29,7 +33,8 @@ impl TestRun {
         test: Arc<ServerTest>,
         client: Option<SocketAddr>,
     ) -> Self {
-        Self { state: Arc::clone(state), test, client, report: None }
+        let (state, report) = (Arc::clone(state), ReportWriter::default());
+        Self { state, test, client, report, is_complete: false }
     }
 
     pub(super) fn run(mut self, run_clock: &RunClock, streams: Vec<FlowStream>) {
@@ -44,25 +49,29 @@ impl TestRun {
             udp_server: Some(self.state.udp_context(test)),
         };
         let baseline = HostBaseline::read();
-        let mut report = runner.run(&streams, &baseline, &mut |_| {});
+        let (writer, budget) = (&mut self.report, &test.budget);
+        let mut on_record = |record: &Record| budget.add_memory(writer.append_record(record));
+        let mut report = runner.run(&streams, &baseline, &mut on_record);
         drop(streams);
         if let Some(reason) = test.budget.end_reason() {
             report.host.warnings.push(format!("the server has ended the test: {reason}"));
         }
-        self.report = Some(report.into_text());
+        self.report.append_report(report);
+        self.is_complete = true;
     }
 }
 
 impl Drop for TestRun {
     fn drop(&mut self) {
-        let report = self.report.take().unwrap_or_else(|| {
+        let mut report = std::mem::take(&mut self.report);
+        if !self.is_complete {
             let warnings = vec![FAILED_MESSAGE.to_owned()];
-            HostReport {
+            report.append_report(HostReport {
                 host: HostInfo { warnings, ..HostInfo::default() },
                 ..HostReport::default()
-            }
-            .into_text()
-        });
+            });
+        }
+        let report = report.finish(self.state.tests.memory().charge(0));
         let (now, limits) = (self.state.clock.now(), &self.state.config.limits);
         self.state.tests.end(&self.test, report, now, limits);
         self.state.emit(ServerEvent::Ended { client: self.client });
@@ -74,12 +83,11 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use towpath_net::Instant;
+    use towpath_net::{Instant, SourcePrefix};
     use towpath_run::token::TestToken;
     use towpath_scenario::Transport;
 
     use super::*;
-    use crate::admission::SourcePrefix;
     use crate::protocol::{ServerLimits, TestPlan, TransferSettings};
     use crate::server::{Server, ServerConfig};
 
@@ -147,10 +155,13 @@ mod tests {
         })
         .join()
         .unwrap_err();
-        let report = test.result(Duration::ZERO).unwrap();
-        assert!(report.contains(FAILED_MESSAGE), "{report}");
+        let result_contains_failure = |test: &ServerTest| {
+            let report = test.result(Duration::ZERO).unwrap();
+            report.part(0, 100_000).unwrap().contains(FAILED_MESSAGE)
+        };
+        assert!(result_contains_failure(&test));
         let next_test = start_test(&state, 3).unwrap();
         drop(TestRun::new(&state, Arc::clone(&next_test), None));
-        assert!(next_test.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));
+        assert!(result_contains_failure(&next_test));
     }
 }

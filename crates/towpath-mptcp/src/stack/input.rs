@@ -3,14 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_wire::ConnectionId;
 use towpath_wire::{
     Flags, IcmpKind, IcmpMessage, MpJoin, MpTcpRst, MptcpOption, Options, Packet, ParseError,
     Payload, Segment, Timestamps,
 };
 
-use super::half_open::SourcePrefix;
 use super::{InterfaceId, Stack, StackEvent};
 use crate::connection::{Connection, SubflowParams};
 use crate::subflow::IcmpError;

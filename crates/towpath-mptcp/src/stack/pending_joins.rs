@@ -9,11 +9,10 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_wire::ConnectionId;
 
 use super::demultiplexer::FourTuple;
-use super::half_open::SourcePrefix;
 use super::syn_options::SynOptions;
 
 /// Number of buckets, each with [`BUCKET_SLOTS`] entries: 4,096 subflows in less than a mebibyte.

@@ -10,9 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use arrayvec::ArrayVec;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
-use towpath_net::Instant;
-
-use super::half_open::SourcePrefix;
+use towpath_net::{Instant, SourcePrefix};
 
 /// Bytes of the secret key (RFC 6528 §3).
 pub const SECRET_BYTES: usize = 16;
@@ -82,9 +80,9 @@ impl SecretGenerator {
 
     /// Returns a number derived from the source of a packet.
     pub(super) fn source_hash(&self, source: SourcePrefix) -> u64 {
-        match source {
-            SourcePrefix::V4(octets) => self.hash(b"towpath source", &octets),
-            SourcePrefix::V6(octets) => self.hash(b"towpath source", &octets),
+        match source.network() {
+            IpAddr::V4(network) => self.hash(b"towpath source", &network.octets()),
+            IpAddr::V6(network) => self.hash(b"towpath source", &network.octets()),
         }
     }
 

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use towpath_net::Instant;
+use towpath_net::{Instant, SourcePrefix};
 use towpath_wire::ConnectionId;
 use towpath_wire::keys;
 use towpath_wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
 
-use super::half_open::SourcePrefix;
 use super::pending_joins::PendingJoin;
 use super::syn_options::SynOptions;
 use super::{InterfaceId, Stack, cookies};

@@ -27,8 +27,9 @@ const FAST_BLOCK_BYTES: usize = 512 * 1024;
 const FAST_BYTES: u64 = 32 * 1024 * 1024;
 const FAST_BYTES_PER_S: u64 = 125_000_000;
 
-/// Memory for a millisecond with arrivals in the log, and for its text in the result, in bytes.
-pub(crate) const SLOT_BYTES: u64 = 24 + 64;
+/// Memory for a millisecond with arrivals, in bytes: twice its entry in the log, which grows by
+/// doubling, and its text in the result.
+pub const SLOT_BYTES: u64 = 2 * 24 + 72;
 
 /// Options of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -80,6 +81,7 @@ pub fn send(
         if data.len() < FAST_BLOCK_BYTES
             && let Some(block) =
                 options.fast_block(sender.sent_bytes(), now.saturating_since(start_time))
+            && run_clock.try_add_buffer(block - data.len())
         {
             data.resize(block, 0x74);
         }
@@ -160,6 +162,7 @@ pub fn receive(
                 if buffer.len() < FAST_BLOCK_BYTES
                     && let Some(block) =
                         options.fast_block(previous_total, now.saturating_since(start_time))
+                    && run_clock.try_add_buffer(block - buffer.len())
                 {
                     buffer.resize(block, MaybeUninit::new(0));
                 }

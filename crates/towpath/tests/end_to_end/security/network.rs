@@ -2,7 +2,9 @@
 //! amounts that no honest client uses.
 
 mod client;
+mod crowd;
 mod limits;
+mod memory;
 mod orders;
 mod permits;
 mod secrets;
