@@ -27,6 +27,8 @@ message = bytes.fromhex(os.environ['MESSAGE'])
 def connect(source):
     connection = socket.socket(socket.AF_INET6)
     connection.settimeout(10)
+    # IPV6_FREEBIND: any address of the networks.
+    connection.setsockopt(socket.IPPROTO_IPV6, 78, 1)
     connection.bind((source, 0))
     connection.connect(('::1', 5210))
     return connection
@@ -39,12 +41,9 @@ while True:
         if time.monotonic() > deadline:
             raise
         time.sleep(0.05)
-is_over = threading.Event()
 crowd = []
 def gather():
     for number in itertools.count(1):
-        if is_over.is_set():
-            return
         try:
             crowd.append(connect(f'2001:db8:0:7::{number % 60000:x}'))
         except OSError:
@@ -52,7 +51,7 @@ def gather():
         if len(crowd) > 600:
             crowd.pop(0).close()
         time.sleep(0.0005)
-threading.Thread(target=gather).start()
+threading.Thread(target=gather, daemon=True).start()
 while len(crowd) < 400:
     time.sleep(0.01)
 served = 0
@@ -64,7 +63,6 @@ for number in range(int(os.environ['HONEST'])):
             served += b'welcome' in client.recv(1000)
     except OSError:
         pass
-is_over.set()
 print(served)
 ";
 
