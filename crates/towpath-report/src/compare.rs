@@ -2,7 +2,7 @@
 
 use towpath_result::format::number;
 use towpath_result::format::text::{clean, cut};
-use towpath_result::{FlowSummary, Recovery, StackStats, Summary};
+use towpath_result::{FlowSummary, Recovery, StackStats};
 use towpath_scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
@@ -12,6 +12,7 @@ mod headline;
 mod latency;
 mod messages;
 mod paths;
+mod paths_used;
 pub(crate) mod shares;
 
 pub(crate) use headline::headlines;
@@ -231,7 +232,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     }));
     rows.extend(stack_rows(groups, key));
     rows.push(row("Paths used", "share of the payload that arrived on each path", {
-        groups.iter().map(|group| paths_used(group, key))
+        groups.iter().map(|group| paths_used::cell(group, key))
     }));
     rows.push(flow_row("Congestion control", "read back from the sender's subflows", |f| {
         let mut names: Vec<_> = f.iter().flat_map(|flow| &flow.congestion_control).collect();
@@ -457,33 +458,6 @@ fn recovery_cell(recoveries: &[Recovery]) -> Cell {
         cell.note = format!("of {}", number::rate(only.reference_bps));
     }
     cell
-}
-
-fn paths_used(group: &RunGroup<'_>, key: FlowKey) -> Cell {
-    let mut names: Vec<&str> = Vec::new();
-    for subflow in group.summaries().flat_map(|summary| &summary.subflows) {
-        if !names.contains(&subflow.path.as_str()) {
-            names.push(&subflow.path);
-        }
-    }
-    let share = |summary: &Summary, name: &str| {
-        let is_in_flow = |s: &&towpath_result::SubflowSummary| {
-            s.flow == key.flow && s.direction == key.direction
-        };
-        let total_bytes: f64 =
-            summary.subflows.iter().filter(is_in_flow).map(|s| s.bytes as f64).sum();
-        let on_path = summary.subflows.iter().filter(is_in_flow).filter(|s| s.path == name);
-        (total_bytes > 0.0).then(|| on_path.map(|s| s.bytes as f64).sum::<f64>() / total_bytes)
-    };
-    let mut parts = Vec::new();
-    for name in names {
-        let shares = group.summaries().filter_map(|summary| share(summary, name));
-        if let Some(spread) = MedianRange::of(shares).filter(|spread| spread.max > 0.0) {
-            let share = number::percent(spread.median).replace(' ', "\u{a0}");
-            parts.push(format!("{} {share}", cut(&clean(name), 40)));
-        }
-    }
-    if parts.is_empty() { missing() } else { plain(parts.join(", ")) }
 }
 
 fn multipath(group: &RunGroup<'_>) -> Cell {

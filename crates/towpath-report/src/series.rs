@@ -2,6 +2,7 @@
 //! axis.
 
 mod account;
+mod charted_paths;
 mod stack;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use towpath_result::{EventKind, Link, Record, Subflow, SubflowEnd};
 use towpath_scenario::DataDirection;
 
 pub(crate) use account::account;
+pub(crate) use charted_paths::omitted_paths;
 pub(crate) use stack::{StackSeries, detail_number};
 
 /// Maximum number of points that can be distinguished on a screen.
@@ -219,17 +221,22 @@ fn per_second(bits: Values, grid: &Grid) -> Values {
     bits.into_iter().map(|bits| bits.map(|bits| bits / grid.step_s())).collect()
 }
 
-/// Returns series of every subflow; merges each path's subflows when there are more than `limit`.
+/// Returns series of every subflow on the paths with most data; merges each path's subflows when
+/// there are more than `limit`. [`omitted_paths`] is the number of the other paths.
 pub(crate) fn subflows(
     run: &StoredRun,
     grid: &Grid,
     direction: DataDirection,
     limit: usize,
 ) -> Vec<SubflowSeries> {
+    let charted_paths = charted_paths::of(run, direction);
+    let is_charted =
+        |path: &str| charted_paths.as_ref().is_none_or(|charted| charted.contains(path));
     let mut records: BTreeMap<SubflowKey, Vec<&Subflow>> = BTreeMap::new();
     for record in &run.records {
         if let Record::Subflow(subflow) = record
             && subflow.direction == direction
+            && is_charted(&subflow.path)
         {
             let key = (subflow.flow, subflow.stream, subflow.subflow);
             records.entry(key).or_default().push(subflow);

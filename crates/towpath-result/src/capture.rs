@@ -82,6 +82,31 @@ impl CapturedConnection {
     pub fn leaves_undecided(&self, name: &str) -> bool {
         self.undecided.iter().any(|undecided| undecided == name)
     }
+
+    /// Returns the `limit` subflows with most payload, in order of their numbers.
+    pub fn busiest_subflows(&self, limit: usize) -> Vec<&CapturedSubflow> {
+        let mut subflows: Vec<(usize, &CapturedSubflow)> =
+            self.subflows.iter().enumerate().collect();
+        if subflows.len() > limit {
+            subflows.sort_by_cached_key(|(_, subflow)| std::cmp::Reverse(subflow.payload_bytes()));
+            subflows.truncate(limit);
+            subflows.sort_unstable_by_key(|(position, _)| *position);
+        }
+        subflows.into_iter().map(|(_, subflow)| subflow).collect()
+    }
+}
+
+/// Maximum number of subflows that a page or terminal lists, for one connection and for all.
+const MAX_LISTED_SUBFLOWS: usize = 100;
+const MAX_LISTED_SUBFLOWS_IN_TOTAL: usize = 1_000;
+/// Minimum number of subflows that are listed for each connection.
+const MIN_LISTED_SUBFLOWS: usize = 2;
+
+/// Returns the maximum number of subflows that a page or terminal lists for each of its
+/// `connections`: 100 for up to ten connections, and 2 for many.
+pub fn max_listed_subflows(connections: usize) -> usize {
+    let equal_share = MAX_LISTED_SUBFLOWS_IN_TOTAL / connections.max(1);
+    equal_share.clamp(MIN_LISTED_SUBFLOWS, MAX_LISTED_SUBFLOWS)
 }
 
 /// One direction of a captured connection's data.
@@ -204,6 +229,12 @@ impl CapturedSubflow {
     pub fn unanswered_syns(&self) -> u32 {
         let is_answered = self.state != "syn-sent";
         self.syns.saturating_sub(u32::from(is_answered))
+    }
+
+    /// Returns the payload bytes of both directions, retransmissions included.
+    pub fn payload_bytes(&self) -> u64 {
+        let bytes = self.directions.iter().map(|direction| direction.payload_bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 }
 

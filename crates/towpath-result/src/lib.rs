@@ -41,7 +41,7 @@ pub use account::{
 };
 pub use capture::{
     CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence,
-    SubflowDirection, SubflowHandover,
+    SubflowDirection, SubflowHandover, max_listed_subflows,
 };
 pub use connection::{ConnectionState, ReinjectionCause, StackStats};
 pub use datagrams::{CallStats, DatagramRow, DatagramStats, DelayBasis};

@@ -2,7 +2,7 @@
 //!
 //! Link rates are unknown here, so the capacity is estimated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use towpath_result::accounting::{
@@ -16,6 +16,7 @@ use towpath_scenario::{DataDirection, Transport};
 
 use super::CaptureAnalysis;
 use super::connection::{TracedConnection, TracedSubflow};
+use super::direction::DirectionTracker;
 use super::send_limits::{STATES, SenderBin};
 use super::summary::{DIRECTIONS, path_name};
 
@@ -36,6 +37,10 @@ type PathDirection = (usize, DataDirection);
 #[derive(Debug, Default)]
 struct AccountBuilder {
     names: Vec<String>,
+    /// Index of each name. Only for lookups, never iterated.
+    indices: HashMap<String, usize>,
+    /// Payload that arrived on each path and direction.
+    delivered_bytes: BTreeMap<PathDirection, u64>,
     /// Periods of each path and direction, by number.
     periods: BTreeMap<PathDirection, BTreeMap<u64, PathPeriod>>,
     /// Bytes carried in each bin of [`CaptureAnalysis::min_bin_ns`].
@@ -43,6 +48,20 @@ struct AccountBuilder {
     longest_rtt: Duration,
     /// Capture points: true for the receiver, false for the sender.
     capture_points: BTreeSet<bool>,
+}
+
+/// One direction of a connection with data, and its subflows.
+#[derive(Debug)]
+struct AccountedDirection<'a> {
+    captured: &'a CapturedConnection,
+    direction: DataDirection,
+    /// Subflows with their trackers of this direction.
+    subflows: Vec<(&'a TracedSubflow, &'a DirectionTracker)>,
+    /// Index of the path of each subflow.
+    path_indices: Vec<usize>,
+    at_receiver: bool,
+    /// Share of the reinjected data that was needless, because it arrived twice.
+    needless_share: f64,
 }
 
 /// One path, direction and period.
@@ -64,6 +83,7 @@ impl CaptureAnalysis {
         // All series have bins of this width.
         let bin_ns = self.min_bin_ns();
         let sample_ns = self.bounded_period_ns(sample_ns.max(bin_ns));
+        let mut directions = Vec::new();
         for captured in &self.connections {
             let Some(connection) = self.connection(captured) else { continue };
             if connection.cut.is_some() {
@@ -74,15 +94,16 @@ impl CaptureAnalysis {
             }
             for (side, captured_direction) in captured.directions.iter().enumerate() {
                 if captured_direction.bytes > 0 {
-                    self.add_direction(
-                        &mut builder,
-                        (captured, connection, side, captured_direction),
-                        (sample_ns, bin_ns),
-                    );
+                    let of_side = (captured, connection, side, captured_direction);
+                    directions.push(self.accounted_direction(&mut builder, of_side, sample_ns));
                 }
             }
         }
         builder.drop_ack_only();
+        for direction in &directions {
+            builder.add_periods(direction, (sample_ns, bin_ns));
+            builder.add_missing_subflows(direction, sample_ns);
+        }
         let multipath = self.connections.iter().any(|connection| connection.multipath);
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
         let source = match builder.capture_points.iter().collect::<Vec<_>>()[..] {
@@ -121,78 +142,58 @@ impl CaptureAnalysis {
             .max(super::stats::INITIAL_BIN_NS)
     }
 
-    fn add_direction(
-        &self,
+    /// Adds the totals of one direction of a connection.
+    fn accounted_direction<'a>(
+        &'a self,
         builder: &mut AccountBuilder,
         (captured, connection, side, captured_direction): (
-            &CapturedConnection,
-            &TracedConnection,
+            &'a CapturedConnection,
+            &'a TracedConnection,
             usize,
             &CapturedDirection,
         ),
-        (sample_ns, bin_ns): (u64, u64),
-    ) {
+        sample_ns: u64,
+    ) -> AccountedDirection<'a> {
         let at_receiver = captured_direction.capture_point == CapturePoint::Receiver;
         builder.capture_points.insert(at_receiver);
-        let subflows: Vec<&TracedSubflow> = self.tracker.subflows_of(connection).collect();
+        let subflows: Vec<(&TracedSubflow, &DirectionTracker)> = { &self.tracker }
+            .subflows_of(connection)
+            .filter_map(|subflow| Some((subflow, subflow.directions.get(side)?)))
+            .collect();
         let sum_of = |bytes_of: fn(&SenderBin) -> u64| -> u64 {
-            let directions = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
-            directions.flat_map(|d| bins(d, sample_ns)).map(|(_, bin)| bytes_of(&bin)).sum()
+            let all_bins = subflows.iter().flat_map(|(_, tracked)| bins(tracked, sample_ns));
+            all_bins.map(|(_, bin)| bytes_of(&bin)).sum()
         };
-        // Share of the reinjected data that was needless, because it arrived twice.
         let delivered_bytes =
             if at_receiver { sum_of(|bin| bin.new_bytes) } else { sum_of(|bin| bin.acked_bytes) };
         let needless_bytes = delivered_bytes.saturating_sub(captured_direction.bytes);
         let reinjected_bytes = sum_of(|bin| bin.reinjected_bytes);
         let needless_share = (needless_bytes as f64 / reinjected_bytes.max(1) as f64).min(1.0);
         let direction = DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up);
-        let path_indices: Vec<usize> =
-            subflows.iter().map(|subflow| builder.path_index(path_name(self, subflow))).collect();
-        let last_period = captured.last_ns / sample_ns;
-        for (subflow, path_index) in subflows.iter().zip(&path_indices) {
-            let Some(direction_state) = subflow.directions.get(side) else { continue };
-            let srtt = Duration::from_micros(direction_state.flight.srtt_us().into());
+        let path_indices: Vec<usize> = { subflows.iter() }
+            .map(|(subflow, _)| builder.path_index(path_name(self, subflow)))
+            .collect();
+        for ((subflow, tracked), path_index) in subflows.iter().zip(&path_indices) {
+            let srtt = Duration::from_micros(tracked.flight.srtt_us().into());
             let rtt = subflow.established_ns.zip(subflow.syn_ns);
             let rtt = rtt.map_or(0, |(end, syn)| end.saturating_sub(syn));
             builder.longest_rtt = builder.longest_rtt.max(Duration::from_nanos(rtt));
             if !at_receiver {
                 builder.longest_rtt = builder.longest_rtt.max(srtt);
             }
-            let periods = builder.periods.entry((*path_index, direction)).or_default();
-            for (number, bin) in bins(direction_state, sample_ns) {
-                let entry = periods.entry(number).or_default();
-                entry.add(&bin, (at_receiver, needless_share));
-                entry.reasons.extend(reasons(&bin, at_receiver, &path_indices, sample_ns));
-            }
-            if let Some(shortest) = direction_state.flight.samples.min().filter(|_| !at_receiver) {
-                for (number, bin) in direction_state.series.bins(sample_ns) {
-                    let queue_ns = (u64::from(bin.srtt_us) * 1_000).saturating_sub(shortest);
-                    let entry = periods.entry(number).or_default();
-                    entry.has_queue |= queue_ns >= MIN_QUEUE_DELAY_NS.max(shortest / 4);
-                }
-            }
-            let bytes_by_bin = builder.bytes_per_bin.entry((*path_index, direction)).or_default();
-            for (number, bin) in bins(direction_state, bin_ns) {
-                let mut bin_bytes = PathPeriod::default();
-                bin_bytes.add(&bin, (at_receiver, needless_share));
-                *bytes_by_bin.entry(number).or_default() += bin_bytes.carried.sum();
-            }
+            let mut sum = PathPeriod::default();
+            bins(tracked, sample_ns)
+                .for_each(|(_, bin)| sum.add(&bin, (at_receiver, needless_share)));
+            let total = builder.delivered_bytes.entry((*path_index, direction)).or_default();
+            *total = total.saturating_add(sum.carried.delivered);
         }
-        // A path without a subflow cannot carry data, although its connection exists.
-        for (subflow, path_index) in
-            subflows.iter().zip(&path_indices).filter(|_| subflows.len() > 1)
-        {
-            let periods = builder.periods.entry((*path_index, direction)).or_default();
-            let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
-            let end_period = end_ns.map_or(last_period, |ns| ns / sample_ns);
-            let open_periods = subflow.first_ns / sample_ns..=end_period;
-            let all_periods = captured.first_ns / sample_ns..=last_period;
-            for number in all_periods.filter(|number| !open_periods.contains(number)) {
-                let entry = periods.entry(number).or_default();
-                if entry.reasons.is_empty() {
-                    entry.reasons.push((Part::NoSubflow.into(), 1.0));
-                }
-            }
+        AccountedDirection {
+            captured,
+            direction,
+            subflows,
+            path_indices,
+            at_receiver,
+            needless_share,
         }
     }
 }
@@ -200,10 +201,7 @@ impl CaptureAnalysis {
 /// Returns the activity of a subflow's direction in each period, bounded to plausible values.
 ///
 /// An acknowledgement in a capture may cover any number of bytes, and sums must not overflow.
-fn bins(
-    direction: &super::direction::DirectionTracker,
-    width_ns: u64,
-) -> impl Iterator<Item = (u64, SenderBin)> {
+fn bins(direction: &DirectionTracker, width_ns: u64) -> impl Iterator<Item = (u64, SenderBin)> {
     const MAX_BIN_BYTES: u64 = 1 << 44;
     direction.sender.series.bins(width_ns).into_iter().map(|(number, bin)| {
         let mut bounded = bin;
@@ -223,21 +221,80 @@ fn bins(
 
 impl AccountBuilder {
     fn path_index(&mut self, name: String) -> usize {
-        let existing = self.names.iter().position(|existing| *existing == name);
-        existing.unwrap_or_else(|| {
-            self.names.push(name);
-            self.names.len() - 1
-        })
+        if let Some(index) = self.indices.get(&name) {
+            return *index;
+        }
+        let index = self.names.len();
+        self.names.push(name.clone());
+        self.indices.insert(name, index);
+        index
     }
 
-    /// Drops directions that carry almost only acknowledgements.
+    /// Drops directions that carry almost only acknowledgements. At most 100 paths of a direction
+    /// remain, so their periods take little memory.
     fn drop_ack_only(&mut self) {
-        let payload = |periods: &BTreeMap<u64, PathPeriod>| -> u64 {
-            periods.values().map(|entry| entry.carried.delivered).sum()
-        };
-        let total: u64 = self.periods.values().map(payload).sum();
-        self.periods
-            .retain(|_, periods| payload(periods) as f64 >= total as f64 * MIN_PAYLOAD_SHARE);
+        let total = self.delivered_bytes.values().fold(0_u64, |sum, n| sum.saturating_add(*n));
+        let min_bytes = total as f64 * MIN_PAYLOAD_SHARE;
+        self.delivered_bytes.retain(|_, bytes| *bytes > 0 && *bytes as f64 >= min_bytes);
+    }
+
+    /// Adds the periods of the paths that were not dropped.
+    fn add_periods(&mut self, of: &AccountedDirection<'_>, (sample_ns, bin_ns): (u64, u64)) {
+        let (at_receiver, needless_share) = (of.at_receiver, of.needless_share);
+        for ((_, tracked), path_index) in of.subflows.iter().zip(&of.path_indices) {
+            let key = (*path_index, of.direction);
+            if !self.delivered_bytes.contains_key(&key) {
+                continue;
+            }
+            let periods = self.periods.entry(key).or_default();
+            for (number, bin) in bins(tracked, sample_ns) {
+                let entry = periods.entry(number).or_default();
+                entry.add(&bin, (at_receiver, needless_share));
+                entry.reasons.extend(reasons(&bin, at_receiver, &of.path_indices, sample_ns));
+            }
+            if let Some(shortest) = tracked.flight.samples.min().filter(|_| !at_receiver) {
+                for (number, bin) in tracked.series.bins(sample_ns) {
+                    let queue_ns = (u64::from(bin.srtt_us) * 1_000).saturating_sub(shortest);
+                    let entry = periods.entry(number).or_default();
+                    entry.has_queue |= queue_ns >= MIN_QUEUE_DELAY_NS.max(shortest / 4);
+                }
+            }
+            let bytes_by_bin = self.bytes_per_bin.entry(key).or_default();
+            for (number, bin) in bins(tracked, bin_ns) {
+                let mut bin_bytes = PathPeriod::default();
+                bin_bytes.add(&bin, (at_receiver, needless_share));
+                *bytes_by_bin.entry(number).or_default() += bin_bytes.carried.sum();
+            }
+        }
+    }
+
+    /// Adds the periods in which a path lacks a subflow. It then cannot carry data, although its
+    /// connection exists.
+    fn add_missing_subflows(&mut self, of: &AccountedDirection<'_>, sample_ns: u64) {
+        if of.subflows.len() < 2 {
+            return;
+        }
+        let last_period = of.captured.last_ns / sample_ns;
+        // Periods in which every subflow of the path was open.
+        let mut open_periods: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for ((subflow, _), path_index) in of.subflows.iter().zip(&of.path_indices) {
+            let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
+            let first = subflow.first_ns / sample_ns;
+            let last = end_ns.map_or(last_period, |ns| ns / sample_ns);
+            let open = open_periods.entry(*path_index).or_insert((first, last));
+            *open = (open.0.max(first), open.1.min(last));
+        }
+        for (path_index, (first, last)) in open_periods {
+            let key = (path_index, of.direction);
+            let Some(periods) = self.periods.get_mut(&key) else { continue };
+            let all_periods = of.captured.first_ns / sample_ns..=last_period;
+            for number in all_periods.filter(|number| !(first..=last).contains(number)) {
+                let entry = periods.entry(number).or_default();
+                if entry.reasons.is_empty() {
+                    entry.reasons.push((Part::NoSubflow.into(), 1.0));
+                }
+            }
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Address identifiers: contradictions between announcements and joins (RFC 8684 §3.4).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use towpath_wire::AddAddr;
 
-use super::connection::{NoteContext, NoteKind};
+use super::connection::{NoteContext, NoteKind, TracedConnection};
 use super::tracker::{LocatedSegment, Tracker};
 
 /// Maximum number of identifiers that are remembered for each end.
@@ -63,32 +64,7 @@ impl Tracker {
     pub(super) fn note_unreachable_announcements(&mut self) {
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections.get(index) else { continue };
-            let mut notes = Vec::new();
-            for (side, ids) in connection.addresses.iter().enumerate() {
-                let private = ids.announced.iter().filter(|(_, address)| is_private(**address));
-                for (id, address) in private {
-                    let to_address = || {
-                        self.subflows_of(connection).filter(|subflow| {
-                            let remote = subflow.ends.get(1 - subflow.opened_by.min(1));
-                            remote.is_some_and(|remote| remote.ip() == *address)
-                        })
-                    };
-                    let is_answered = to_address().any(|s| s.answered_ns.is_some() || !s.saw_syn);
-                    let Some(first) = to_address().next().filter(|_| !is_answered) else {
-                        continue;
-                    };
-                    let syns: u32 = to_address().map(|subflow| subflow.syns).sum();
-                    let note = NoteContext {
-                        now_ns: first.first_ns,
-                        subflow: first.number,
-                        side,
-                        kind: NoteKind::PathManager,
-                    };
-                    notes.push((note, format!(
-                        "ADD_ADDR {id} announces the private address {address}: no answer to {syns} SYNs"
-                    )));
-                }
-            }
+            let notes = self.unreachable_announcements(connection);
             if let Some(connection) = self.connections.get_mut(index) {
                 for (note, text) in notes {
                     connection.add_note(note, text);
@@ -96,6 +72,53 @@ impl Tracker {
             }
         }
     }
+
+    fn unreachable_announcements(
+        &self,
+        connection: &TracedConnection,
+    ) -> Vec<(NoteContext, String)> {
+        let announced = || {
+            let by_side = connection.addresses.iter().enumerate();
+            let all =
+                by_side.flat_map(|(side, ids)| ids.announced.iter().map(move |id| (side, id)));
+            all.filter(|(_, (_, address))| is_private(**address))
+        };
+        let mut attempts: BTreeMap<IpAddr, Option<ConnectAttempts>> =
+            announced().map(|(_, (_, address))| (*address, None)).collect();
+        if attempts.is_empty() {
+            return Vec::new();
+        }
+        for subflow in self.subflows_of(connection) {
+            let remote = subflow.ends.get(1 - subflow.opened_by.min(1));
+            let Some(entry) = remote.and_then(|remote| attempts.get_mut(&remote.ip())) else {
+                continue;
+            };
+            let first = (subflow.first_ns, subflow.number);
+            let to_address =
+                entry.get_or_insert(ConnectAttempts { first, syns: 0, is_answered: false });
+            to_address.syns = to_address.syns.saturating_add(subflow.syns);
+            to_address.is_answered |= subflow.answered_ns.is_some() || !subflow.saw_syn;
+        }
+        let unanswered = announced().filter_map(|(side, (id, address))| {
+            let attempts = attempts.get(address)?.as_ref().filter(|to| !to.is_answered)?;
+            let (now_ns, subflow) = attempts.first;
+            let note = NoteContext { now_ns, subflow, side, kind: NoteKind::PathManager };
+            let syns = attempts.syns;
+            Some((note, format!(
+                "ADD_ADDR {id} announces the private address {address}: no answer to {syns} SYNs"
+            )))
+        });
+        unanswered.collect()
+    }
+}
+
+/// Subflows of a connection to one address.
+#[derive(Debug)]
+struct ConnectAttempts {
+    /// Time and number of the first subflow.
+    first: (u64, u16),
+    syns: u32,
+    is_answered: bool,
 }
 
 /// Returns true for addresses of private networks (RFC 1918, RFC 4193) and links.

@@ -36,7 +36,7 @@ impl Tracker {
     fn bind_by_numbers(&mut self, located: &LocatedSegment<'_>, dss: &Dss) -> Option<usize> {
         let side = located.side;
         let addresses = [located.segment.source.ip(), located.segment.destination.ip()];
-        let is_near = |connection: &TracedConnection, is_swapped: bool| {
+        let is_near = |index: usize, connection: &TracedConnection, is_swapped: bool| {
             let own_side = if is_swapped { 1 - side } else { side };
             let [sent_data, acked_data] =
                 [own_side, 1 - own_side].map(|side_index| connection.data.get(side_index));
@@ -50,9 +50,7 @@ impl Tracker {
                 let max = if is_long { MAX_DSN_DISTANCE } else { MAX_SHORT_DSN_DISTANCE };
                 distance.bytes < max || (has_long && !is_long)
             });
-            known().next().is_some()
-                && all_near
-                && (has_long || self.has_address(connection, addresses))
+            known().next().is_some() && all_near && (has_long || self.has_address(index, addresses))
         };
         let recent = self.connections.len().saturating_sub(RECENT_CONNECTIONS);
         let candidates = self.connections.iter().enumerate().skip(recent).rev();
@@ -60,7 +58,7 @@ impl Tracker {
             candidates.filter(|(_, c)| c.is_multipath()).find_map(|(index, connection)| {
                 [false, true]
                     .into_iter()
-                    .find(|is_swapped| is_near(connection, *is_swapped))
+                    .find(|is_swapped| is_near(index, connection, *is_swapped))
                     .map(|is_swapped| (index, is_swapped))
             });
         let token = self.subflows.get(located.subflow)?.token;
@@ -86,9 +84,8 @@ impl Tracker {
     }
 
     /// Returns true if a subflow of the connection has one of these addresses.
-    fn has_address(&self, connection: &TracedConnection, addresses: [IpAddr; 2]) -> bool {
-        self.subflows_of(connection)
-            .flat_map(|subflow| subflow.ends)
-            .any(|end| addresses.contains(&end.ip()))
+    fn has_address(&self, connection: usize, addresses: [IpAddr; 2]) -> bool {
+        let count_of = |address| self.address_counts.get(&(connection as u32, address));
+        addresses.into_iter().any(|address| count_of(address).is_some_and(|count| *count > 0))
     }
 }

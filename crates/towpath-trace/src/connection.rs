@@ -16,6 +16,9 @@ use super::send_limits::SubflowSendState;
 /// End of an infinite mapping.
 pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
 
+/// Marks a subflow that was removed from its connection.
+pub(super) const REMOVED_SUBFLOW: u32 = u32::MAX;
+
 /// Maximum number of notes of a subflow without a connection.
 pub(super) const MAX_EARLY_NOTES: usize = 16;
 
@@ -228,6 +231,7 @@ pub(super) struct NoteContext {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct TracedConnection {
+    /// Index of each subflow at the position of its number; [`REMOVED_SUBFLOW`] for a removed one.
     pub(super) subflows: Vec<u32>,
     pub(super) data: [DataStreamTracker; 2],
     pub(super) keys: [Option<u64>; 2],

@@ -6,7 +6,7 @@
 
 use towpath_wire::Flags;
 
-use super::connection::CutCounts;
+use super::connection::{CutCounts, REMOVED_SUBFLOW};
 use super::layers::CutOptions;
 use super::tracker::{LocatedSegment, Tracker};
 
@@ -47,14 +47,54 @@ impl Tracker {
             .is_some_and(|connection| connection.cut.is_some())
     }
 
-    /// Removes a subflow from its connection. The others keep their order, and their numbers stay
-    /// their positions.
+    /// Removes a subflow from its connection. The others keep their numbers until
+    /// [`Tracker::close_gaps`].
     fn detach(&mut self, subflow: usize, connection: usize) {
-        let Some(state) = self.connections.get_mut(connection) else { return };
-        state.subflows.retain(|index| *index as usize != subflow);
-        for (number, index) in (0..).zip(&state.subflows) {
-            if let Some(other) = self.subflows.get_mut(*index as usize) {
-                other.number = number;
+        let (Some(subflow), Some(state)) =
+            (self.subflows.get(subflow), self.connections.get_mut(connection))
+        else {
+            return;
+        };
+        if let Some(index) = state.subflows.get_mut(usize::from(subflow.number)) {
+            *index = REMOVED_SUBFLOW;
+        }
+        for end in subflow.ends {
+            let count = self.address_counts.entry((connection as u32, end.ip())).or_default();
+            *count = count.saturating_sub(1);
+        }
+        while state.subflows.last() == Some(&REMOVED_SUBFLOW) {
+            state.subflows.pop();
+        }
+    }
+
+    /// Renumbers the subflows of connections from which some were removed, in their order.
+    pub(super) fn close_gaps(&mut self) {
+        for connection in &mut self.connections {
+            if !connection.subflows.contains(&REMOVED_SUBFLOW) {
+                continue;
+            }
+            // New number of each old one; that of a removed subflow is its successor's.
+            let mut numbers: Vec<u16> = Vec::with_capacity(connection.subflows.len());
+            let mut next = 0;
+            for index in &connection.subflows {
+                numbers.push(next);
+                next += u16::from(*index != REMOVED_SUBFLOW);
+            }
+            let renumber = |number: &mut u16| {
+                *number = numbers.get(usize::from(*number)).copied().unwrap_or(*number);
+            };
+            connection.subflows.retain(|index| *index != REMOVED_SUBFLOW);
+            connection.notes.iter_mut().for_each(|(note, _)| renumber(&mut note.subflow));
+            for data in &mut connection.data {
+                data.sequence.marks_mut().for_each(|mark| renumber(&mut mark.subflow));
+            }
+            for index in &connection.subflows {
+                let Some(subflow) = self.subflows.get_mut(*index as usize) else { continue };
+                renumber(&mut subflow.number);
+                for direction in &mut subflow.directions {
+                    let bins = direction.sender.series.bins_mut();
+                    bins.filter_map(|bin| bin.blocked_by.as_mut()).for_each(renumber);
+                }
             }
         }
     }

@@ -9,7 +9,8 @@
 //! - [`data_stream`]: one direction of a connection.
 //! - [`ranges`] and [`stats`]: ranges and statistics for both.
 //! - [`sequence`] and [`sequences`]: time–sequence pictures.
-//! - [`summary`]: metrics at the end; [`account`]: capacity accounting; [`records`]: the result.
+//! - [`summary`]: metrics at the end, with [`handover`]; [`account`]: capacity accounting;
+//!   [`records`]: the result.
 //! - [`verdict`]: verdict and warnings.
 //! - [`feed`]: a capture that is still being written; [`text`]: output for people.
 //! - [`delay`]: one-way delays from two captures.
@@ -25,6 +26,7 @@ mod delay;
 mod direction;
 mod feed;
 mod file;
+mod handover;
 mod handshake;
 mod layers;
 mod link;

@@ -1,7 +1,7 @@
 //! A capture as a result, with the same records as a run, so that reports and other readers work
 //! unchanged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use towpath_result::format::number;
@@ -20,6 +20,9 @@ use super::summary::{DIRECTIONS, path_name};
 
 /// Shortest period of the series, as in other results.
 const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;
+/// Maximum number of periods in the series of all subflows; beyond that, periods become longer. One
+/// period of each subflow remains.
+const MAX_SUBFLOW_PERIODS: u64 = 1 << 18;
 
 impl CaptureAnalysis {
     /// Returns the capture as a result, with its `top` connections; `name` is the name of its
@@ -66,7 +69,27 @@ impl CaptureAnalysis {
             });
             subflow_widths.chain(connection.data.iter().map(|data| data.series.width_ns()))
         });
-        widths.max().unwrap_or(0).max(MIN_SAMPLE_NS)
+        let sample_ns = widths.max().unwrap_or(0).max(MIN_SAMPLE_NS);
+        self.bounded_sample_ns(selected, sample_ns)
+    }
+
+    /// Lengthens the period until the subflows have at most [`MAX_SUBFLOW_PERIODS`] together.
+    fn bounded_sample_ns(&self, selected: &[&CapturedConnection], mut sample_ns: u64) -> u64 {
+        let connections = selected.iter().filter_map(|captured| self.connection(captured));
+        let subflows = connections.flat_map(|connection| self.tracker.subflows_of(connection));
+        let directions = subflows.flat_map(|subflow| &subflow.directions);
+        let spans: Vec<(u64, u64)> = directions
+            .filter(|direction| direction.payload_bytes > 0)
+            .filter_map(|direction| direction.series.span_ns())
+            .collect();
+        let periods = |sample_ns: u64| -> u64 {
+            spans.iter().map(|(from, to)| to / sample_ns - from / sample_ns).sum()
+        };
+        let is_longest = |sample_ns: u64| sample_ns > u64::MAX / 2;
+        while periods(sample_ns) > MAX_SUBFLOW_PERIODS && !is_longest(sample_ns) {
+            sample_ns *= 2;
+        }
+        sample_ns
     }
 
     fn meta(&self, name: &str, selected: &[&CapturedConnection], sample_ns: u64) -> Meta {
@@ -347,25 +370,20 @@ fn hosts_of(captured: &CapturedConnection) -> [String; 2] {
 }
 
 fn hosts(selected: &[&CapturedConnection]) -> Vec<String> {
-    let mut hosts: Vec<String> = Vec::new();
-    for host in selected.iter().flat_map(|captured| hosts_of(captured)) {
-        if !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
-    hosts
+    let mut known = BTreeSet::new();
+    let hosts = selected.iter().flat_map(|captured| hosts_of(captured));
+    hosts.filter(|host| known.insert(host.clone())).collect()
 }
 
 fn meta_paths(selected: &[&CapturedConnection]) -> Vec<MetaPath> {
+    let mut known = BTreeSet::new();
     let mut paths: Vec<MetaPath> = Vec::new();
     for captured in selected {
-        for subflow in &captured.subflows {
-            if paths.iter().any(|path| path.name == subflow.path) {
-                continue;
-            }
+        let hosts = hosts_of(captured);
+        for subflow in captured.subflows.iter().filter(|s| known.insert(s.path.as_str())) {
             paths.push(MetaPath {
                 name: subflow.path.clone(),
-                between: hosts_of(captured),
+                between: hosts.clone(),
                 up_rate_bps: None,
                 down_rate_bps: None,
                 up_delay_ns: 0,
@@ -408,13 +426,12 @@ fn multipath(selected: &[&CapturedConnection]) -> MultipathUse {
     let multipath_connections: Vec<_> =
         selected.iter().filter(|captured| captured.multipath).collect();
     let fallback = multipath_connections.iter().find_map(|captured| captured.fallback.clone());
-    let mut paths_used: Vec<String> = Vec::new();
-    for subflow in multipath_connections.iter().flat_map(|captured| &captured.subflows) {
-        let carried = subflow.directions.iter().any(|direction| direction.new_bytes > 0);
-        if carried && !paths_used.contains(&subflow.path) {
-            paths_used.push(subflow.path.clone());
-        }
-    }
+    let mut known = BTreeSet::new();
+    let paths_used = { multipath_connections.iter().flat_map(|captured| &captured.subflows) }
+        .filter(|subflow| subflow.directions.iter().any(|direction| direction.new_bytes > 0))
+        .filter(|subflow| known.insert(subflow.path.as_str()))
+        .map(|subflow| subflow.path.clone())
+        .collect();
     let mut options: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in multipath_connections.iter().flat_map(|captured| &captured.options) {
         *options.entry(name).or_default() += count;

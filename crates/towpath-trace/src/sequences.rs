@@ -74,6 +74,7 @@ impl CaptureAnalysis {
             direction.is_some_and(|d| d.capture_point == CapturePoint::Sender)
         };
         let subjects = self.subjects(MAX_CONNECTIONS).into_iter().filter(is_at_sender);
+        let subflows = &subflows_by_ends(subflows);
         let shift_ns = self.begin_ns.cast_signed().saturating_sub(zero_ns.cast_signed());
         let renamed = subjects.filter_map(|subject| {
             let mut sequence = self.sequence(subject, shift_ns);
@@ -172,14 +173,26 @@ impl CaptureAnalysis {
     }
 }
 
+/// Subflows of a run by their two ends, in both orders.
+type SubflowsByEnds<'a> = BTreeMap<(&'a str, &'a str), &'a SubflowSummary>;
+
+fn subflows_by_ends(subflows: &[SubflowSummary]) -> SubflowsByEnds<'_> {
+    let mut by_ends = BTreeMap::new();
+    for summary in subflows {
+        let (local, remote) = (summary.local.as_str(), summary.remote.as_str());
+        by_ends.entry((local, remote)).or_insert(summary);
+        by_ends.entry((remote, local)).or_insert(summary);
+    }
+    by_ends
+}
+
 /// Replaces numbers and names by those of the run. Returns `false` if the run has no such subflow.
-fn rename(sequence: &mut Sequence, subject: PlotSubject<'_>, subflows: &[SubflowSummary]) -> bool {
-    let run_subflow = |local: &str, remote: &str| {
-        subflows.iter().find(|summary| {
-            let ends = (summary.local.as_str(), summary.remote.as_str());
-            ends == (local, remote) || ends == (remote, local)
-        })
-    };
+fn rename(
+    sequence: &mut Sequence,
+    subject: PlotSubject<'_>,
+    subflows: &SubflowsByEnds<'_>,
+) -> bool {
+    let run_subflow = |local: &str, remote: &str| subflows.get(&(local, remote)).copied();
     let captured = &subject.captured.subflows;
     let captured_subflow = match sequence.subflow {
         Some(number) => captured.get(number as usize),

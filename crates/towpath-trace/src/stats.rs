@@ -215,6 +215,18 @@ impl<T: Merge> BinnedSeries<T> {
         self.width_ns
     }
 
+    /// Returns the times at which the first and the last bin begin; `None` without any bin.
+    pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
+        let last = self.first + (self.bins.len() as u64).checked_sub(1)?;
+        let begin_ns = |number: u64| number.saturating_mul(self.width_ns);
+        Some((begin_ns(self.first), begin_ns(last)))
+    }
+
+    /// Returns the bins for correction.
+    pub(super) fn bins_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.bins.iter_mut()
+    }
+
     /// Returns bins of `width_ns`, a multiple of the series' width, with the number of each.
     pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, T)> {
         let factor = (width_ns / self.width_ns.max(1)).max(1);

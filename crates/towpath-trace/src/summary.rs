@@ -5,21 +5,19 @@ use std::time::Duration;
 use towpath_result::metrics::goodput::bits_per_second;
 use towpath_result::{
     CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence,
-    SubflowDirection, SubflowHandover,
+    SubflowDirection,
 };
 use towpath_scenario::DataDirection;
 
 use super::connection::{CutCounts, FallbackReason, TracedConnection, TracedSubflow};
-use super::direction::{ActivePeriod, DirectionTracker};
+use super::direction::DirectionTracker;
+use super::handover::handovers;
 use super::handshake::reset_text;
 use super::stats::ByteProgress;
 use super::tracker::Tracker;
 use super::{CaptureAnalysis, TakenAt};
 
 pub(super) const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
-
-/// Silence at the end of the capture after which a subflow counts as abandoned.
-const ABANDONED_AFTER_NS: u64 = 1_000_000_000;
 
 impl Tracker {
     /// Attaches subflows that have no connection yet.
@@ -45,6 +43,7 @@ impl Tracker {
                 self.tokens.insert(token, (connection as u32, 1));
             }
         }
+        self.close_gaps();
         self.note_unreachable_announcements();
         for connection in &mut self.connections {
             let evidence = connection.cut.map(CutCounts::evidence);
@@ -75,11 +74,35 @@ pub(super) fn connections(trace: &CaptureAnalysis) -> Vec<CapturedConnection> {
     let connections = trace.tracker.connections.iter().enumerate();
     let mut connections: Vec<_> =
         connections.map(|(flow, connection)| describe(trace, flow as u32, connection)).collect();
-    connections.sort_by_key(|connection| {
+    connections.sort_by_cached_key(|connection| {
         let bytes = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
         std::cmp::Reverse(bytes.map(|direction| direction.payload_bytes).sum::<u64>())
     });
     connections
+}
+
+/// Facts of a connection that the description of each of its subflows needs.
+struct ConnectionFacts {
+    /// Position of the capture for the data of each side.
+    capture_points: [CapturePoint; 2],
+    has_two_places: bool,
+    /// New payload bytes of all subflows, by side.
+    new_bytes: [u64; 2],
+}
+
+impl ConnectionFacts {
+    fn of(trace: &CaptureAnalysis, connection: &TracedConnection) -> Self {
+        let subflows: Vec<&TracedSubflow> = trace.tracker.subflows_of(connection).collect();
+        let new_bytes = |side: usize| {
+            let directions = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
+            directions.map(|direction| direction.progress.bytes).sum()
+        };
+        Self {
+            capture_points: [0, 1].map(|side| capture_point_of(trace, &subflows, side)),
+            has_two_places: has_two_places(&subflows),
+            new_bytes: [0, 1].map(new_bytes),
+        }
+    }
 }
 
 fn describe(
@@ -88,6 +111,7 @@ fn describe(
     connection: &TracedConnection,
 ) -> CapturedConnection {
     let subflows = || trace.tracker.subflows_of(connection);
+    let facts = ConnectionFacts::of(trace, connection);
     let last_ns = subflows().flat_map(|s| &s.directions).map(|d| d.last_ns).max();
     let last_ns = last_ns.unwrap_or(connection.first_ns);
     CapturedConnection {
@@ -104,7 +128,7 @@ fn describe(
         copied_packets: subflows().map(|subflow| subflow.copies.packets).sum(),
         undecided: undecided(subflows()),
         directions: [0, 1].into_iter().map(|side| direction(trace, connection, side)).collect(),
-        subflows: subflows().map(|subflow| describe_subflow(trace, connection, subflow)).collect(),
+        subflows: subflows().map(|subflow| describe_subflow(trace, &facts, subflow)).collect(),
     }
 }
 
@@ -194,7 +218,7 @@ fn direction(
 
 fn describe_subflow(
     trace: &CaptureAnalysis,
-    connection: &TracedConnection,
+    facts: &ConnectionFacts,
     subflow: &TracedSubflow,
 ) -> CapturedSubflow {
     let [local, remote] = subflow.ends;
@@ -203,13 +227,8 @@ fn describe_subflow(
         (Some(syn), Some(end), Some(_)) => Some(end.saturating_sub(syn)),
         _ => None,
     };
-    let total_bytes = |side: usize| {
-        let directions =
-            trace.tracker.subflows_of(connection).filter_map(move |s| s.directions.get(side));
-        directions.map(|d| d.progress.bytes).sum::<u64>()
-    };
-    let directions = subflow.directions.iter().zip(DIRECTIONS).enumerate();
-    let siblings: Vec<&TracedSubflow> = trace.tracker.subflows_of(connection).collect();
+    let facts_by_side = facts.capture_points.iter().zip(facts.new_bytes);
+    let directions = subflow.directions.iter().zip(DIRECTIONS).zip(facts_by_side);
     CapturedSubflow {
         subflow: u32::from(subflow.number),
         path: path_name(trace, subflow),
@@ -228,11 +247,10 @@ fn describe_subflow(
             .reset_ns
             .map(|_| subflow.reset_reason.map_or_else(|| "no reason given".to_owned(), reset_text)),
         directions: directions
-            .map(|(side, (d, direction))| {
-                let capture_point = capture_point_of(trace, &siblings, side);
-                let at_receiver = capture_point == CapturePoint::Receiver;
-                let described = subflow_direction(d, (direction, at_receiver), total_bytes(side));
-                let rtt = described.rtt.filter(|_| !has_two_places(&siblings));
+            .map(|((d, direction), (capture_point, total_bytes))| {
+                let at_receiver = *capture_point == CapturePoint::Receiver;
+                let described = subflow_direction(d, (direction, at_receiver), total_bytes);
+                let rtt = described.rtt.filter(|_| !facts.has_two_places);
                 SubflowDirection { rtt, ..described }
             })
             .collect(),
@@ -342,47 +360,4 @@ fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
         (_, true) => TakenAt::Opener,
         _ => TakenAt::Between,
     })
-}
-
-/// Returns the handovers: changes from a subflow that then carries no data for at least a second.
-/// The new subflow began to carry data while the old one was in use, or after it. Data that begins
-/// after a pause of the application does not make a handover.
-fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
-    let mut periods: Vec<(u32, ActivePeriod)> = Vec::new();
-    for subflow in subflows {
-        let Some(direction) = subflow.directions.get(side) else { continue };
-        let number = u32::from(subflow.number);
-        periods.extend(direction.active_periods.iter().map(|period| (number, *period)));
-    }
-    let mut handovers = Vec::new();
-    for &(old_number, old) in &periods {
-        // The next subflow started after the old one did, and continued after the old one stopped.
-        let next_period = periods.iter().filter(|(number, period)| {
-            *number != old_number
-                && !period.is_after_pause
-                && period.start_ns > old.start_ns
-                && period.end_ns > old.end_ns.saturating_add(ABANDONED_AFTER_NS)
-        });
-        let Some(&(new_number, next)) = next_period.min_by_key(|(_, period)| period.start_ns)
-        else {
-            continue;
-        };
-        let (first_new_ns, old_end) = (next.start_ns, old.end_ns);
-        let is_resumed = periods.iter().any(|(number, period)| {
-            *number == old_number && period.start_ns > old_end && period.start_ns < first_new_ns
-        });
-        if is_resumed {
-            continue;
-        }
-        let overlap_ns = old_end.cast_signed().saturating_sub(first_new_ns.cast_signed());
-        handovers.push(SubflowHandover {
-            from: old_number,
-            to: new_number,
-            first_new_ns,
-            last_old_ns: old_end,
-            overlap_ns,
-        });
-    }
-    handovers.sort_by_key(|handover| handover.first_new_ns);
-    handovers
 }

@@ -6,7 +6,7 @@ use towpath_result::format::number;
 use towpath_result::format::text::{capital, clean, cut, pad, wrap};
 use towpath_result::{
     CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence, DelayStats,
-    SubflowDirection, Warning,
+    SubflowDirection, Warning, max_listed_subflows,
 };
 use towpath_scenario::DataDirection;
 
@@ -55,9 +55,9 @@ impl CaptureAnalysis {
         for note in notes {
             paragraph(&mut out, &clean(&note.text), width);
         }
-        for connection in self.connections.iter().take(top) {
+        for connection in &selected {
             out.push('\n');
-            self.block(&mut out, connection, width);
+            self.block(&mut out, connection, (width, max_listed_subflows(selected.len())));
         }
         let omitted = self.connections.len().saturating_sub(top);
         if omitted > 0 {
@@ -66,13 +66,24 @@ impl CaptureAnalysis {
         out
     }
 
-    fn block(&self, out: &mut String, connection: &CapturedConnection, width: usize) {
+    fn block(
+        &self,
+        out: &mut String,
+        connection: &CapturedConnection,
+        (width, max_subflows): (usize, usize),
+    ) {
         paragraph(out, &title(connection), width);
         if let Some(reason) = &connection.fallback {
             paragraph(out, &format!("  fell back to TCP: {reason}"), width);
         }
-        subflow_table(out, connection, width);
-        one_way_lines(out, connection, width);
+        let subflows = connection.busiest_subflows(max_subflows);
+        subflow_table(out, connection, &subflows, width);
+        let omitted = connection.subflows.len() - subflows.len();
+        if omitted > 0 {
+            let omitted = number::count(omitted as f64);
+            let _ = writeln!(out, "  and {omitted} more subflows (`--json` lists them)");
+        }
+        one_way_lines(out, &subflows, width);
         for direction in
             connection.directions.iter().filter(|d| d.bytes > 0 || has_payload(connection, d))
         {
@@ -153,7 +164,12 @@ const COLUMNS: [(&str, usize); 8] = [
     ("reinjected", 10),
 ];
 
-fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize) {
+fn subflow_table(
+    out: &mut String,
+    connection: &CapturedConnection,
+    subflows: &[&CapturedSubflow],
+    width: usize,
+) {
     let label_width =
         width.saturating_sub(COLUMNS.iter().map(|(_, w)| w).sum::<usize>() + 2).max(12);
     let mut head = pad("  subflow", label_width + 2);
@@ -161,7 +177,7 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
         head.push_str(&pad(name, width));
     }
     let _ = writeln!(out, "{}", head.trim_end());
-    for subflow in &connection.subflows {
+    for subflow in subflows {
         let arrow = if subflow.opened == DataDirection::Down { " ←" } else { "" };
         let backup = if subflow.backup { " backup" } else { "" };
         let name = format!("{} {}{arrow}{backup}", subflow.subflow, subflow.path);
@@ -220,8 +236,8 @@ fn cells(subflow: &CapturedSubflow) -> [String; 8] {
     ]
 }
 
-fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize) {
-    for subflow in &connection.subflows {
+fn one_way_lines(out: &mut String, subflows: &[&CapturedSubflow], width: usize) {
+    for subflow in subflows {
         for captured in &subflow.directions {
             let Some(delays) = captured.one_way else { continue };
             let name = if captured.direction == DataDirection::Down { "down" } else { "up" };

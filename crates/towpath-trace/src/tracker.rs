@@ -1,6 +1,7 @@
 //! Assignment of segments to subflows and connections.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use towpath_result::SequenceKind;
 use towpath_wire::{Flags, Options};
@@ -32,6 +33,8 @@ pub(super) struct Tracker {
     by_ends: HashMap<(SocketKey, SocketKey), (u32, bool)>,
     /// Connection and end that own a token.
     pub(super) tokens: HashMap<u32, (u32, usize)>,
+    /// Number of subflows of a connection with an address. Only for lookups, never iterated.
+    pub(super) address_counts: HashMap<(u32, IpAddr), u32>,
     pub(super) subflows: Vec<TracedSubflow>,
     pub(super) connections: Vec<TracedConnection>,
     /// Number of segments of subflows beyond the limit.
@@ -233,6 +236,9 @@ impl Tracker {
         subflow_state.connection = Some(connection as u32);
         subflow_state.number = connection_state.subflows.len().min(usize::from(u16::MAX)) as u16;
         connection_state.subflows.push(subflow as u32);
+        for end in subflow_state.ends {
+            *self.address_counts.entry((connection as u32, end.ip())).or_default() += 1;
+        }
         for (note, text) in std::mem::take(&mut subflow_state.early_notes) {
             let side = if is_swapped { 1 - note.side.min(1) } else { note.side };
             let note = NoteContext { side, subflow: subflow_state.number, ..note };

@@ -10,7 +10,7 @@ use towpath_result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts}
 use towpath_scenario::DataDirection;
 
 use super::panel::{PageStyle, per_point, series as line};
-use super::run::{path_dot, table_end};
+use super::run::{first_of, path_dot, table_end};
 use crate::chart::{self, Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::compare::direction;
 use crate::series::{self, Grid};
@@ -136,7 +136,7 @@ fn blocked_by(part: Part, total: &Parts) -> String {
         return String::new();
     }
     let paths: Vec<String> = total.blocked_by.keys().map(|path| cut(&clean(path), 40)).collect();
-    format!(" <small>({})</small>", esc(&paths.join(", ")))
+    format!(" <small>({})</small>", esc(&first_of(&paths).join(", ")))
 }
 
 /// Returns one chart for each link and direction.

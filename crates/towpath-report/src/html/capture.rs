@@ -6,11 +6,11 @@ use towpath_result::format::number;
 use towpath_result::store::StoredRun;
 use towpath_result::{
     CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, CutEvidence, DelayStats,
-    Record,
+    Record, SubflowDirection, max_listed_subflows,
 };
 
 use super::panel::PageStyle;
-use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
+use super::run::{FOLD_AFTER, MAX_LISTED, and_more, fold, path_dot, table_end, table_head};
 use crate::compare::direction;
 use crate::text::esc;
 
@@ -25,8 +25,10 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
         &format!("Captured connections ({})", connections.len()),
         connections.len() <= FOLD_AFTER,
     );
-    direction_rows(out, &connections);
-    subflows(out, &connections, style);
+    let listed = connections.get(..MAX_LISTED).unwrap_or(&connections);
+    direction_rows(out, listed);
+    and_more(out, connections.len() - listed.len(), "connections");
+    subflows(out, listed, style);
     out.push_str("</details>");
 }
 
@@ -77,6 +79,9 @@ fn direction_rows(out: &mut String, connections: &[&CapturedConnection]) {
     notes(out, connections);
 }
 
+/// Maximum number of handovers that are listed for one direction of a connection.
+const MAX_HANDOVERS: usize = 50;
+
 /// Writes a paragraph for each cut-off, fallback and handover.
 fn notes(out: &mut String, connections: &[&CapturedConnection]) {
     for connection in connections {
@@ -96,7 +101,8 @@ fn notes(out: &mut String, connections: &[&CapturedConnection]) {
             let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(reason));
         }
         for captured in &connection.directions {
-            for handover in &captured.handovers {
+            let listed = captured.handovers.iter().take(MAX_HANDOVERS);
+            for handover in listed {
                 let overlap_text =
                     if handover.overlap_ns < 0 { "neither carried" } else { "both carried" };
                 let _ = write!(
@@ -110,6 +116,8 @@ fn notes(out: &mut String, connections: &[&CapturedConnection]) {
                     number::time(handover.overlap_ns.unsigned_abs() as f64)
                 );
             }
+            let omitted = captured.handovers.len().saturating_sub(MAX_HANDOVERS);
+            and_more(out, omitted, &format!("handovers of flow {}", connection.flow));
         }
     }
 }
@@ -178,45 +186,58 @@ fn subflows(out: &mut String, connections: &[&CapturedConnection], style: &PageS
         "reinjected",
     ];
     table_head(out, "list", &columns);
+    let max_subflows = max_listed_subflows(connections.len());
+    let mut omitted = 0;
     for connection in connections {
-        for subflow in &connection.subflows {
+        let subflows = connection.busiest_subflows(max_subflows);
+        omitted += connection.subflows.len() - subflows.len();
+        for subflow in subflows {
             for captured in subflow.directions.iter().filter(|d| d.packets > 0) {
-                let opened_by = opened_by(subflow);
-                let state = match &subflow.reset {
-                    Some(reason) => format!("{}: {reason}", subflow.state),
-                    None => subflow.state.clone(),
-                };
-                let handshake = subflow.handshake_ns;
-                let _ = write!(
-                    out,
-                    "<tr><td>{}</td><td class=\"keep\">{} {}</td><td class=\"n\">{}</td><td>{}</td>\
-                     <td>{opened_by}</td>",
-                    path_dot(style, &subflow.path),
-                    connection.flow,
-                    direction(captured.direction),
-                    subflow.subflow,
-                    esc(&state)
-                );
-                for cell in [
-                    handshake.map_or("–".to_owned(), |ns| number::time(ns as f64)),
-                    number::count(f64::from(subflow.unanswered_syns())),
-                    number::count(captured.packets as f64),
-                    number::bytes(captured.payload_bytes as f64),
-                    number::bytes(captured.acked_bytes as f64),
-                    delays(captured.rtt),
-                    delays(captured.one_way),
-                    number::bytes(captured.retransmitted_bytes as f64),
-                    number::bytes(captured.out_of_order_bytes as f64),
-                    number::bytes(captured.reinjected_bytes as f64),
-                ] {
-                    let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
-                }
-                out.push_str("</tr>");
+                subflow_row(out, (connection, subflow, captured), style);
             }
         }
     }
     table_end(out);
+    and_more(out, omitted, "subflows");
     out.push_str(
         "<p class=\"about\">Times are median / 99 %. docs/guides/analyse-captures.md defines each value.</p>",
     );
+}
+
+fn subflow_row(
+    out: &mut String,
+    (connection, subflow, captured): (&CapturedConnection, &CapturedSubflow, &SubflowDirection),
+    style: &PageStyle,
+) {
+    let opened_by = opened_by(subflow);
+    let state = match &subflow.reset {
+        Some(reason) => format!("{}: {reason}", subflow.state),
+        None => subflow.state.clone(),
+    };
+    let handshake = subflow.handshake_ns;
+    let _ = write!(
+        out,
+        "<tr><td>{}</td><td class=\"keep\">{} {}</td><td class=\"n\">{}</td><td>{}</td>\
+         <td>{opened_by}</td>",
+        path_dot(style, &subflow.path),
+        connection.flow,
+        direction(captured.direction),
+        subflow.subflow,
+        esc(&state)
+    );
+    for cell in [
+        handshake.map_or("–".to_owned(), |ns| number::time(ns as f64)),
+        number::count(f64::from(subflow.unanswered_syns())),
+        number::count(captured.packets as f64),
+        number::bytes(captured.payload_bytes as f64),
+        number::bytes(captured.acked_bytes as f64),
+        delays(captured.rtt),
+        delays(captured.one_way),
+        number::bytes(captured.retransmitted_bytes as f64),
+        number::bytes(captured.out_of_order_bytes as f64),
+        number::bytes(captured.reinjected_bytes as f64),
+    ] {
+        let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
+    }
+    out.push_str("</tr>");
 }

@@ -8,7 +8,7 @@ use towpath_result::store::StoredRun;
 use towpath_result::{Event, EventKind, Record};
 
 use super::panel::PageStyle;
-use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
+use super::run::{FOLD_AFTER, MAX_LISTED, and_more, fold, path_dot, table_end, table_head};
 use crate::series::detail_number;
 use crate::text::esc;
 
@@ -51,7 +51,14 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
         return;
     }
     events.sort_by_key(|event| event.t_ns);
-    let lines = fold_decisions(&events);
+    let mut lines = fold_decisions(&events);
+    let omitted = if is_capture(run) { lines.len().saturating_sub(MAX_LISTED) } else { 0 };
+    if omitted > 0 {
+        // A fallback concerns the whole connection, so it is listed first.
+        lines.sort_by_key(|line| (line.first.kind != EventKind::Fallback, line.first.t_ns));
+        lines.truncate(MAX_LISTED);
+        lines.sort_by_key(|line| line.first.t_ns);
+    }
     fold(
         out,
         &format!("Events ({})", format::count(events.len() as u64, "event")),
@@ -62,7 +69,13 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
         line.write(out, style);
     }
     table_end(out);
+    and_more(out, omitted, "events");
     out.push_str("</details>");
+}
+
+/// Returns true if packets of any number of connections make the events.
+fn is_capture(run: &StoredRun) -> bool {
+    run.records.iter().any(|record| matches!(record, Record::Capture(_)))
 }
 
 /// Folds decisions of the same kind where there are many between two events of the timeline. The

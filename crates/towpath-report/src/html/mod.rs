@@ -220,8 +220,8 @@ fn facts(runs: &[StoredRun]) -> String {
     };
     let count = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
     let paths_text = runs.iter().max_by_key(|run| run.meta.paths.len()).map(|run| {
-        let paths = run.meta.paths.iter();
-        paths.map(|p| format!("{}: {}", p.name, p.text)).collect::<Vec<_>>().join("; ")
+        let paths = run.meta.paths.iter().map(|p| format!("{}: {}", p.name, p.text));
+        run::first_of(&paths.collect::<Vec<_>>()).join("; ")
     });
     let facts = [
         worlds(runs),

@@ -1,5 +1,6 @@
 //! Charts that share a time axis and a cursor, with their legends and data.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -25,7 +26,8 @@ const OWN_SCALE_RATIO: f64 = 8.0;
 /// Settings common to all charts of a page: each path's colour, and the scale of goodput.
 #[derive(Debug)]
 pub(super) struct PageStyle {
-    paths: Vec<String>,
+    /// Position of each path. Only for lookups, never iterated.
+    paths: HashMap<String, usize>,
     /// End of the goodput axis by direction, in bit/s.
     tops: Vec<(DataDirection, f64)>,
 }
@@ -47,10 +49,10 @@ impl GoodputAxis {
 
 impl PageStyle {
     pub(super) fn of(runs: &[StoredRun]) -> Self {
-        let mut paths: Vec<String> = Vec::new();
+        let mut paths: HashMap<String, usize> = HashMap::new();
         let mut add_path = |name: &str| {
-            if !paths.iter().any(|path| path == name) {
-                paths.push(name.to_owned());
+            if !paths.contains_key(name) {
+                paths.insert(name.to_owned(), paths.len());
             }
         };
         for run in runs {
@@ -79,7 +81,7 @@ impl PageStyle {
 
     /// Returns the path's class; a path that no run names comes last.
     pub(super) fn class(&self, path: &str) -> String {
-        let index = self.paths.iter().position(|name| name == path).unwrap_or(self.paths.len());
+        let index = self.paths.get(path).copied().unwrap_or(self.paths.len());
         format!("p{}", index % 8)
     }
 }
@@ -314,10 +316,16 @@ fn goodput(
         .collect();
     let total = scaled(series::goodput(run, grid, direction), unit.size);
     all_series.push(series("application", "ink total".to_owned(), SeriesStyle::Steps, total));
+    let omitted_text = match series::omitted_paths(run, direction) {
+        0 => String::new(),
+        omitted => {
+            format!("; {} paths with less data are not shown", number::count(omitted as f64))
+        }
+    };
     Chart {
         title: format!("Goodput by subflow{suffix}"),
         about: format!(
-            "what arrived on each subflow, and what the application read; mean of {}",
+            "what arrived on each subflow, and what the application read; mean of {}{omitted_text}",
             per_point(grid)
         ),
         unit: unit.name.to_owned(),

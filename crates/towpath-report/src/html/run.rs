@@ -28,6 +28,20 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     reproduce(out, run);
 }
 
+/// Maximum number of rows that a list of a capture has.
+pub(super) const MAX_LISTED: usize = 1_000;
+
+/// Writes the number of items that a list leaves out; writes nothing without any.
+pub(super) fn and_more(out: &mut String, omitted: usize, noun: &str) {
+    if omitted > 0 {
+        let omitted = number::count(omitted as f64);
+        let _ = write!(
+            out,
+            "<p class=\"about\">and {omitted} more {noun}: see the result (<code>--json</code>)</p>"
+        );
+    }
+}
+
 /// Opens a folded block; the caller closes `</details>`.
 pub(super) fn fold(out: &mut String, title: &str, open: bool) {
     let open = if open { " open=\"open\"" } else { "" };
@@ -52,11 +66,16 @@ pub(super) fn path_dot(style: &PageStyle, path: &str) -> String {
 }
 
 fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
-    let subflows: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
+    let mut subflows: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
     if subflows.is_empty() {
         return;
     }
     fold(out, &format!("Subflows ({})", subflows.len()), subflows.len() <= FOLD_AFTER);
+    let omitted = subflows.len().saturating_sub(MAX_LISTED);
+    if omitted > 0 {
+        subflows.sort_by_key(|subflow| std::cmp::Reverse(subflow.bytes));
+        subflows.truncate(MAX_LISTED);
+    }
     table_head(
         out,
         "list",
@@ -99,6 +118,7 @@ fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
         );
     }
     table_end(out);
+    and_more(out, omitted, "subflows");
     out.push_str("</details>");
 }
 
@@ -177,7 +197,7 @@ fn proof(out: &mut String, run: &StoredRun) {
                 match paths.as_slice() {
                     [] => "Negotiated, but no payload arrived.".to_owned(),
                     [path] => format!("Negotiated, but only {path} carried payload."),
-                    _ => format!("Yes: payload arrived on {}.", paths.join(" and ")),
+                    _ => format!("Yes: payload arrived on {}.", first_of(&paths).join(" and ")),
                 }
             }
             (true, false, _) if multipath.is_partly_used() => {
@@ -199,6 +219,17 @@ fn proof(out: &mut String, run: &StoredRun) {
     counter_table(out, &counters);
     interface_table(out, &interfaces);
 }
+
+/// Returns the first names of a long list, and the number of the others.
+pub(super) fn first_of(names: &[String]) -> Vec<String> {
+    let listed = names.iter().take(MAX_NAMES).cloned();
+    let omitted = names.len().saturating_sub(MAX_NAMES);
+    let others = (omitted > 0).then(|| format!("{} others", number::count(omitted as f64)));
+    listed.chain(others).collect()
+}
+
+/// Maximum number of names in a sentence.
+const MAX_NAMES: usize = 24;
 
 /// Writes the use by each flow, if the run had several.
 fn flow_multipath_table(out: &mut String, flows: &[FlowMultipathUse]) {
@@ -272,6 +303,9 @@ fn interface_table(out: &mut String, interfaces: &[&Interface]) {
     out.push_str("</details>");
 }
 
+/// Maximum number of paths among the conditions.
+const MAX_LISTED_PATHS: usize = 100;
+
 fn conditions(out: &mut String, run: &StoredRun) {
     let meta = &run.meta;
     let mut facts: Vec<(String, String)> = vec![
@@ -282,7 +316,12 @@ fn conditions(out: &mut String, run: &StoredRun) {
         ("seed".to_owned(), meta.seed.to_string()),
         ("sampling interval".to_owned(), number::period(meta.sample_ns)),
     ];
-    facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
+    let paths = meta.paths.iter().take(MAX_LISTED_PATHS);
+    facts.extend(paths.map(|path| (format!("path {}", path.name), path.text.clone())));
+    let omitted = meta.paths.len().saturating_sub(MAX_LISTED_PATHS);
+    if omitted > 0 {
+        facts.push(("further paths".to_owned(), number::count(omitted as f64)));
+    }
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
     for record in &run.records {
         // Virtual time has no timing errors.

@@ -1,7 +1,8 @@
 //! Captures whose snap length cuts off TCP options: nothing may be claimed that needs them.
 
-use towpath_result::{CutEvidence, FlowSummary};
+use towpath_result::{CutEvidence, FlowSummary, Record};
 use towpath_trace::CaptureAnalysis;
+use towpath_wire::keys;
 use towpath_wire::{Flags, Options, Timestamps};
 
 use crate::packets::*;
@@ -216,4 +217,33 @@ fn subflows_with_cut_mappings_leave_their_connection_one_by_one() {
             assert!(connection.multipath && connection.cut_options.is_some());
         }
     }
+}
+
+#[test]
+fn a_subflow_without_options_leaves_no_gap_in_the_numbers_of_the_others() {
+    let mut capture = handshake_capture();
+    for number in 1..=3 {
+        join(&mut capture, number, (1_100 + u64::from(number) * 100) * MS, keys::token(SERVER_KEY));
+    }
+    let mut file = capture.file(Layout { snap: 96, ..RAW });
+    // Data of the second subflow, without its options.
+    let mut data = Capture::default();
+    data.add(2_000 * MS, &flow(1).up(1, 1, Flags::ACK, 100, map(client_dsn(), 0, 1, 100)));
+    let file_header_bytes = Capture::default().file(RAW).len();
+    file.extend(&data.file(Layout { snap: 40, ..RAW })[file_header_bytes..]);
+    let reset = flow(3).down(1, 1, Flags::RST.with(Flags::ACK), 0, Options::default());
+    let mut end = Capture::default();
+    end.add(3_000 * MS, &reset);
+    file.extend(&end.file(RAW)[file_header_bytes..]);
+    let trace = towpath_trace::read(file.as_slice(), None).unwrap();
+    let connection = trace.connections.iter().find(|c| c.subflows.len() > 1).unwrap();
+    let numbers: Vec<_> = connection.subflows.iter().map(|s| (s.subflow, &s.local[..6])).collect();
+    assert_eq!(numbers, [(0, "10.0.0"), (1, "10.0.2"), (2, "10.0.3")]);
+    let run = trace.run("cut", 10);
+    let events = run.records.iter().filter_map(|record| {
+        let Record::Event(event) = record else { return None };
+        Some((event.text.as_str(), event.path.as_deref()))
+    });
+    let reset_path = events.filter(|(text, _)| *text == "RST").map(|(_, path)| path.unwrap());
+    assert_eq!(reset_path.collect::<Vec<_>>(), ["10.0.3.1 – 10.0.0.2"]);
 }

@@ -1,8 +1,9 @@
 //! Untrusted files, beyond the explicit sentences of SECURITY.md.
 //!
-//! `pages` covers browsers and terminals, `outputs` written files, `hosts` the actions of `setup`
+//! `captures` covers captures of many items, `pages` browsers and terminals, `outputs` written files, `hosts` the actions of `setup`
 //! and `doctor` as root, `labs` leaks from a namespace.
 
+mod captures;
 mod hosts;
 mod labs;
 mod outputs;
