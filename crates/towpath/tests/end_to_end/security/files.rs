@@ -1,10 +1,11 @@
 //! Untrusted files, beyond the explicit sentences of SECURITY.md.
 //!
-//! `pages` covers browsers and terminals, `outputs` written files, `hosts` the actions of `setup`
-//! and `doctor` as root, `labs` leaks from a namespace.
+//! `pages` covers browsers and terminals, `lines` forged lines on terminals, `outputs` written
+//! files, `hosts` the actions of `setup` and `doctor` as root, `labs` leaks from a namespace.
 
 mod hosts;
 mod labs;
+mod lines;
 mod outputs;
 mod pages;
 
