@@ -13,7 +13,7 @@ const MAX_QUOTED_CHARS: usize = 40;
 
 /// Errors of a scenario: up to ten problems in order of position, and the number of further ones.
 ///
-/// [`fmt::Display`] formats them for the command line, without a final line break.
+/// [`ScenarioErrors::lines`] formats them for the command line. [`fmt::Display`] joins these lines.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ScenarioErrors {
     file_name: String,
@@ -33,6 +33,8 @@ pub struct Problem {
     pub expected: String,
     /// Suggested fix, if there is one.
     pub hint: Option<String>,
+    /// Lines below the hint.
+    example: &'static [&'static str],
     excerpt: Option<Excerpt>,
 }
 
@@ -59,6 +61,24 @@ impl ScenarioErrors {
         self.problems.len() + self.hidden_count
     }
 
+    /// Returns the lines of the message. Line breaks of a quoted text stay within its line, and the
+    /// caller escapes them.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (i, problem) in self.problems.iter().enumerate() {
+            if i > 0 {
+                lines.push(String::new());
+            }
+            problem.write(&mut lines, &self.file_name);
+        }
+        if self.hidden_count > 0 {
+            let s = if self.hidden_count == 1 { "" } else { "s" };
+            lines.push(String::new());
+            lines.push(format!("… and {} more problem{s}", self.hidden_count));
+        }
+        lines
+    }
+
     pub(super) fn single(file_name: &str, text: &str, problem: SpannedProblem) -> Self {
         Self::new(file_name, text, vec![problem])
     }
@@ -74,36 +94,26 @@ impl ScenarioErrors {
 
 impl fmt::Display for ScenarioErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.problems.iter().enumerate() {
-            if i > 0 {
-                f.write_str("\n\n")?;
-            }
-            problem.write(f, &self.file_name)?;
-        }
-        if self.hidden_count > 0 {
-            let s = if self.hidden_count == 1 { "" } else { "s" };
-            write!(f, "\n\n… and {} more problem{s}", self.hidden_count)?;
-        }
-        Ok(())
+        f.write_str(&self.lines().join("\n"))
     }
 }
 
 impl Problem {
-    fn write(&self, f: &mut fmt::Formatter<'_>, file_name: &str) -> fmt::Result {
+    fn write(&self, lines: &mut Vec<String>, file_name: &str) {
         let location = match self.position {
             Some((line, column)) => format!("error: {file_name}:{line}:{column}: "),
             None => format!("error: {file_name}: "),
         };
-        f.write_str(&wrap(&format!("{location}{}", self.message), "  "))?;
+        lines.extend(wrap(&format!("{location}{}", self.message), "  "));
         match &self.excerpt {
-            Some(excerpt) => excerpt.write(f, &self.expected)?,
+            Some(excerpt) => excerpt.write(lines, &self.expected),
             None if self.expected.is_empty() => {}
-            None => write!(f, "\n{}", wrap(&self.expected, "  "))?,
+            None => lines.extend(wrap(&self.expected, "  ")),
         }
-        match &self.hint {
-            Some(hint) => write!(f, "\n{}", wrap(&format!("hint: {hint}"), "  ")),
-            None => Ok(()),
+        if let Some(hint) = &self.hint {
+            lines.extend(wrap(&format!("hint: {hint}"), "  "));
         }
+        lines.extend(self.example.iter().map(|line| format!("  {line}")));
     }
 }
 
@@ -146,21 +156,24 @@ impl Excerpt {
         }
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, label: &str) -> fmt::Result {
+    fn write(&self, lines: &mut Vec<String>, label: &str) {
         let number = self.line_number.to_string();
         let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(self.indent));
-        writeln!(f, "\n{gutter} |")?;
-        writeln!(f, "{}", format!("{number} | {}", self.text).trim_end())?;
-        write!(f, "{gutter} | {indent}{}", "^".repeat(self.marked_chars))?;
+        lines.push(format!("{gutter} |"));
+        lines.push(format!("{number} | {}", self.text).trim_end().to_owned());
+        let marks = format!("{gutter} | {indent}{}", "^".repeat(self.marked_chars));
         if label.is_empty() {
-            return Ok(());
+            lines.push(marks);
+            return;
         }
         let width = gutter.len() + 3 + self.indent + self.marked_chars + 1;
         if width + label.chars().count() <= MAX_LINE_WIDTH {
-            return write!(f, " {label}");
+            lines.push(format!("{marks} {label}"));
+            return;
         }
         let margin = format!("{gutter} | ");
-        write!(f, "\n{}", wrap(&format!("{margin}{label}"), &margin))
+        lines.push(marks);
+        lines.extend(wrap(&format!("{margin}{label}"), &margin));
     }
 }
 
@@ -171,6 +184,7 @@ pub struct SpannedProblem {
     pub(super) message: String,
     pub(super) expected: String,
     pub(super) hint: Option<String>,
+    pub(super) example: &'static [&'static str],
 }
 
 impl SpannedProblem {
@@ -182,7 +196,7 @@ impl SpannedProblem {
         expected: impl Into<String>,
     ) -> Self {
         let (message, expected) = (message.into(), expected.into());
-        Self { span: span.into(), message, expected, hint: None }
+        Self { span: span.into(), message, expected, hint: None, example: &[] }
     }
 
     /// Adds a suggested fix.
@@ -192,10 +206,16 @@ impl SpannedProblem {
         self
     }
 
+    /// Adds lines of an example, which follow the hint.
+    #[must_use]
+    pub(super) fn example(self, lines: &'static [&'static str]) -> Self {
+        Self { example: lines, ..self }
+    }
+
     fn locate(self, text: &str) -> Problem {
-        let Self { span, message, expected, hint } = self;
+        let Self { span, message, expected, hint, example } = self;
         let Some(span) = span else {
-            return Problem { position: None, message, expected, hint, excerpt: None };
+            return Problem { position: None, message, expected, hint, example, excerpt: None };
         };
         // A span at the end of the text (missing input) is shown on the last non-empty line.
         let start = if span.start >= text.trim_end().len() && span.start >= text.len() {
@@ -213,7 +233,7 @@ impl SpannedProblem {
             .map_or(1, |s| s.lines().next().map_or(1, |first| first.chars().count()));
         let excerpt = Excerpt::new(number, line, indent..indent + marked_chars.max(1));
         let position = Some((number, indent + 1));
-        Problem { position, message, expected, hint, excerpt: Some(excerpt) }
+        Problem { position, message, expected, hint, example, excerpt: Some(excerpt) }
     }
 }
 
@@ -256,28 +276,23 @@ pub fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Wraps text at spaces to the maximum width; continuation lines start with `indent`.
-fn wrap(text: &str, indent: &str) -> String {
-    let mut out = String::new();
-    for (i, line) in text.split('\n').enumerate() {
-        if i > 0 {
-            out.push('\n');
+fn wrap(text: &str, indent: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut line, mut width) = (String::new(), 0);
+    for (i, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if i > 0 && width + 1 + length > MAX_LINE_WIDTH {
+            lines.push(std::mem::replace(&mut line, indent.to_owned()));
+            width = indent.chars().count();
+        } else if i > 0 {
+            line.push(' ');
+            width += 1;
         }
-        let mut width = 0;
-        for (j, word) in line.split(' ').enumerate() {
-            let length = word.chars().count();
-            if j > 0 && width + 1 + length > MAX_LINE_WIDTH {
-                out.push('\n');
-                out.push_str(indent);
-                width = indent.chars().count();
-            } else if j > 0 {
-                out.push(' ');
-                width += 1;
-            }
-            out.push_str(word);
-            width += length;
-        }
+        line.push_str(word);
+        width += length;
     }
-    out
+    lines.push(line);
+    lines
 }
 
 #[cfg(test)]
@@ -319,6 +334,14 @@ mod tests {
         let errors = ScenarioErrors::new("a.toml", &text, problems);
         assert_eq!((errors.problems().len(), errors.count()), (10, 30));
         assert!(errors.to_string().ends_with("… and 20 more problems"));
+    }
+
+    #[test]
+    fn a_line_break_of_a_name_adds_no_line() {
+        let problem = SpannedProblem::new(0..1, "`a\nb`", "c\nd").hint("e\nf");
+        let lines = ScenarioErrors::single("g\nh", "x", problem).lines();
+        assert_eq!(lines[0], "error: g\nh:1:1: `a\nb`");
+        assert_eq!(lines[3..], ["  | ^ c\nd", "hint: e\nf"]);
     }
 
     proptest! {

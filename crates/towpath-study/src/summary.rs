@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use towpath_report::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 use towpath_result::expect::{Metric, MetricUnit};
+use towpath_result::format::text::clean;
 use towpath_result::metrics::statistics::Sample;
 use towpath_scenario::World;
 
@@ -145,8 +146,11 @@ fn three_decimals(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats columns as wide as their widest cell.
+/// Formats columns as wide as their widest cell. A cell is cleaned, since rows and names of metrics
+/// come from files and arguments.
 fn align_columns(lines: &[Vec<String>]) -> String {
+    let cleaned = lines.iter().map(|line| line.iter().map(|cell| clean(cell)).collect());
+    let lines: Vec<Vec<String>> = cleaned.collect();
     let count = |text: &str| text.chars().count();
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -156,7 +160,7 @@ fn align_columns(lines: &[Vec<String>]) -> String {
         })
         .collect();
     let mut out = String::new();
-    for line in lines {
+    for line in &lines {
         let mut text = String::new();
         for (cell, width) in line.iter().zip(&widths) {
             let cell = if count(cell) > MAX_CELL_WIDTH && !cell.contains(" … ") {

@@ -13,7 +13,7 @@ use towpath_doctor::{
 
 use crate::error::CliError;
 use crate::self_check::self_check;
-use crate::ui::{Ui, wrap};
+use crate::ui::{Ui, write_wrapped};
 
 /// Find out if Multipath TCP is really used, and if not, why
 ///
@@ -134,13 +134,13 @@ fn resolve(text: &str) -> Result<SocketAddr, CliError> {
 
 fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
     let (count, out) = (report.findings.len(), &mut ui.out);
-    writeln!(out, "{}", wrap("", &verdict(report)))?;
+    write_wrapped(out, "", &verdict(report))?;
     if !report.paths.is_empty() {
-        writeln!(out, "{}", wrap("paths: ", &shares(&report.paths)))?;
+        write_wrapped(out, "paths: ", &shares(&report.paths))?;
     }
     for unused in &report.unused {
         let text = format!("{} ({}): {}", unused.interface, unused.address, unused.sentence);
-        writeln!(out, "{}", wrap("unused: ", &text))?;
+        write_wrapped(out, "unused: ", &text)?;
     }
     for (number, finding) in report.findings.iter().enumerate() {
         writeln!(out)?;
@@ -151,13 +151,13 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
             Confidence::Possible => "perhaps ",
         };
         let (label, cause) = (format!("{label}{qualifier}"), finding.cause);
-        writeln!(out, "{}", wrap(&label, &format!("{} [{cause}]", finding.sentence)))?;
+        write_wrapped(out, &label, &format!("{} [{cause}]", finding.sentence))?;
         print_details(finding, out)?;
     }
     writeln!(out)?;
-    writeln!(out, "{}", wrap("checked: ", &report.checked.join(", ")))?;
+    write_wrapped(out, "checked: ", &report.checked.join(", "))?;
     for check in &report.not_checked {
-        writeln!(out, "{}", wrap("not checked: ", &format!("{}: {}", check.what, check.why)))?;
+        write_wrapped(out, "not checked: ", &format!("{}: {}", check.what, check.why))?;
     }
     Ok(())
 }
@@ -188,18 +188,18 @@ fn shares(paths: &[PathShare]) -> String {
 
 fn print_details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
     for evidence in &finding.evidence {
-        writeln!(out, "{}", wrap("   seen: ", evidence))?;
+        write_wrapped(out, "   seen: ", evidence)?;
     }
     if finding.unverified {
         let text = "reported by the other host only, which may be wrong: --fix ignores it";
-        writeln!(out, "{}", wrap("   note: ", text))?;
+        write_wrapped(out, "   note: ", text)?;
     }
     for command in &finding.fix {
         // Not wrapped, so that the user can copy the line.
         writeln!(out, "   fix:  {command}")?;
     }
     if let Some(hint) = &finding.hint {
-        writeln!(out, "{}", wrap("   hint: ", hint))?;
+        write_wrapped(out, "   hint: ", hint)?;
     }
     Ok(())
 }

@@ -56,11 +56,11 @@ pub(crate) fn run(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode,
             fields.insert("paths".to_owned(), json!(paths));
             fields.insert("drawn".to_owned(), json!(drawn));
         }
-        writeln!(ui.out, "{json:#}")?;
+        ui.out.write_all(format!("{json:#}\n").as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.command.is_empty() && !io::stdin().is_terminal() {
-        writeln!(ui.out, "{}", introduction(situation))?;
+        ui.out.write_all(format!("{}\n", introduction(situation)).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     fallback::require_emulation()?;
@@ -76,12 +76,12 @@ pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
 
 fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if arguments.markdown {
-        write!(ui.out, "{}", failures_page())?;
+        ui.out.write_all(failures_page().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.json {
         let cases: Vec<_> = failures::cases().map(as_json).collect();
-        writeln!(ui.out, "{:#}", Value::from(cases))?;
+        ui.out.write_all(format!("{:#}\n", Value::from(cases)).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = failures::cases().map(|situation| situation.name.len()).max().unwrap_or(0);

@@ -46,7 +46,7 @@ pub(crate) fn choose_worlds(
         how.world.push(World::Sim);
     }
     let text = format!("{reason}: simulating instead; --world emu shows how to enable them");
-    ui.progress(&wrap("note: ", &text));
+    ui.progress_lines(wrap("note: ", &text));
     how.fallback = Some(reason);
     Ok(how)
 }

@@ -73,7 +73,7 @@ fn run_job(job: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCo
         InnerJob::Failure { name, command } => {
             let situation = failure::find(name)?;
             let case = RunningCase::open(situation, thread).map_err(LabError::from)?;
-            ui.progress(&failure::introduction(situation));
+            ui.progress_lines(failure::introduction(situation).lines());
             let command: Vec<_> = command.iter().map(OsString::from).collect();
             Ok(passed_on(case.run(&command)?))
         }
@@ -116,9 +116,10 @@ fn run_lab(task: &LabTask, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCo
         pcap: task.pcap.clone().map(pcap_options),
     };
     let on_message = &mut |message: LabMessage<'_>| match message {
-        LabMessage::Map(text) | LabMessage::Note(text) => ui.progress(text),
+        LabMessage::Map(text) => ui.progress_lines(text.trim_end_matches('\n').lines()),
+        LabMessage::Note(text) => ui.progress(text),
         LabMessage::Warning(text) => ui.warn(&Warning { text: text.to_owned(), hint: None }),
-        LabMessage::Hint(text) => ui.progress(&wrap("hint: ", text)),
+        LabMessage::Hint(text) => ui.progress_lines(wrap("hint: ", text)),
     };
     let result = task.result.as_ref();
     let mut out = result.map(|(folder, name)| create_result(folder, name)).transpose()?;

@@ -145,7 +145,7 @@ fn conclude(
     let report = store_report(&runs, folder)?;
     if !quiet {
         ui.progress("");
-        ui.progress(&table(&runs, COLUMNS, false));
+        ui.progress_lines(table(&runs, COLUMNS, false).trim_end_matches('\n').lines());
         for warning in warnings(&runs) {
             ui.warn(&warning);
         }

@@ -79,6 +79,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
+use towpath_result::format::text::escape;
 
 use crate::cli::{Arguments, Command};
 use crate::error::CliError;
@@ -123,15 +124,17 @@ fn internal_job(_ui: &mut Ui) -> Option<Result<ExitCode, CliError>> {
 /// error.
 fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     let command = Arguments::command();
-    let argv: Vec<_> = std::env::args_os().collect();
-    let words: Vec<String> =
-        argv.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut argv: Vec<_> = std::env::args_os().collect();
+    // Clap prints the name of the program in a help text, without escapes.
+    if let Some(name) = argv.first_mut() {
+        *name = escape(&name.to_string_lossy()).into_owned().into();
+    }
     let matches = match command.clone().try_get_matches_from(&argv) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => error.exit(),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => error.exit(),
         Err(error) => {
-            ui.progress(&suggestions::explain(&error, &words));
+            ui.progress_lines(suggestions::explain(error, command, &argv));
             return Ok(None);
         }
     };

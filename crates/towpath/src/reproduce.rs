@@ -28,7 +28,7 @@ use crate::error::CliError;
 use crate::files::{self, write_in};
 use crate::options::world;
 use crate::study_runner::StudyRunner;
-use crate::ui::{Ui, wrap};
+use crate::ui::{Ui, wrap, write_wrapped};
 
 /// Reproduce published figures, and check their claims against new runs
 ///
@@ -140,8 +140,8 @@ fn list(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
             writeln!(ui.out, "{line}")?;
             continue;
         }
-        writeln!(ui.out, "{}", wrap(&format!("{name:<16} "), &plan.title))?;
-        writeln!(ui.out, "{}", wrap(&" ".repeat(17), reproduction.source()))?;
+        write_wrapped(&mut ui.out, &format!("{name:<16} "), &plan.title)?;
+        write_wrapped(&mut ui.out, &" ".repeat(17), reproduction.source())?;
         let text = format!("{}; claims: {claims}", worlds.join(", "));
         writeln!(ui.out, "{}{text}", " ".repeat(17))?;
     }
@@ -413,7 +413,7 @@ fn summary(entry: &GalleryEntry) -> serde_json::Value {
 }
 
 fn print_entry(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
-    writeln!(ui.out, "{}", wrap(&format!("{}: ", entry.name), &entry.title))?;
+    write_wrapped(&mut ui.out, &format!("{}: ", entry.name), &entry.title)?;
     for line in sparks(&entry.figure) {
         writeln!(ui.out, "  {line}")?;
     }
@@ -423,16 +423,20 @@ fn print_entry(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
             ("✗", true) => "\u{1b}[31m✗\u{1b}[0m",
             (sign, _) => sign,
         };
-        writeln!(ui.out, "  {sign} {}", wrap("    ", &claim.text).trim_start())?;
+        let mut lines = wrap("    ", &claim.text);
+        if let Some(first) = lines.first_mut() {
+            *first = format!("  {sign} {}", first.trim_start());
+        }
+        for line in lines {
+            writeln!(ui.out, "{line}")?;
+        }
         let world_prefix =
             claim.world.as_ref().map(|world| format!("in {world}: ")).unwrap_or_default();
         let surprise_note = if claim.expected { "" } else { "this differs from the expectation; " };
-        writeln!(
-            ui.out,
-            "{}",
-            wrap("      ", &format!("{world_prefix}{surprise_note}{}", claim.measured))
-        )?;
+        let text = format!("{world_prefix}{surprise_note}{}", claim.measured);
+        write_wrapped(&mut ui.out, "      ", &text)?;
     }
-    writeln!(ui.out, "{}\n", wrap("  ", &format!("Verdict: {}.", entry.verdict)))?;
+    write_wrapped(&mut ui.out, "  ", &format!("Verdict: {}.", entry.verdict))?;
+    writeln!(ui.out)?;
     Ok(())
 }

@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         explain(&scenario, &runs, sim::threads(arguments.how.jobs), ui)?;
     }
     if let Some(hint) = expectation_note(arguments, &runs)? {
-        ui.progress(&wrap("hint: ", &hint));
+        ui.progress_lines(wrap("hint: ", &hint));
     }
     let report = store_report(&runs, &folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
@@ -341,8 +341,9 @@ fn run_once(
         pcap: CaptureSpec::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
     };
     if !arguments.quiet {
-        ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));
-        ui.progress(&live_header());
+        ui.progress("");
+        ui.progress(&format!("{} over {transport}, run {repeat}", scenario.name));
+        ui.progress_lines(live_header().lines());
     }
     let mut file: Option<ResultFile<'_>> = None;
     let mut delayed_summary = DelayedSummary::of(run.pcap.clone());
@@ -359,7 +360,7 @@ fn run_once(
         }
         let lines = record.and_then(|record| interval_lines.push(&record));
         if let Some(lines) = lines.filter(|_| !arguments.quiet) {
-            ui.progress(&lines);
+            ui.progress_lines(lines.lines());
         }
         Ok(())
     })?;

@@ -129,8 +129,8 @@ pub(crate) fn schema(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     match arguments.kind {
-        SchemaKind::Scenario => writeln!(ui.out, "{:#}", json_schema())?,
-        SchemaKind::Result => writeln!(ui.out, "{:#}", result_schema())?,
+        SchemaKind::Scenario => ui.out.write_all(format!("{:#}\n", json_schema()).as_bytes())?,
+        SchemaKind::Result => ui.out.write_all(format!("{:#}\n", result_schema()).as_bytes())?,
         SchemaKind::PlanKeys => {
             ui.out.write_all(towpath_study::plan::reference_markdown().as_bytes())?;
         }

@@ -9,7 +9,7 @@ use towpath_live::protocol::DEFAULT_PORT;
 
 use crate::error::CliError;
 use crate::process;
-use crate::ui::{Ui, wrap};
+use crate::ui::{Ui, write_wrapped};
 
 /// Width of the left column in characters.
 const NAME_COLUMNS: usize = 26;
@@ -92,8 +92,9 @@ fn print_self_check(results: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
     let lateness_us = machine.timer_lateness_us;
     writeln!(
         ui.out,
-        "Linux {kernel}, {count} {processors}, timers {lateness_us} µs late (median)\n"
+        "Linux {kernel}, {count} {processors}, timers {lateness_us} µs late (median)"
     )?;
+    writeln!(ui.out)?;
     let prerequisites = [
         (NAMESPACES, &emulation.namespaces, ""),
         (TUN, &emulation.tun, ""),
@@ -131,10 +132,10 @@ fn print_check(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(
         }
         Check::NotTried => writeln!(ui.out, "{label}not tested: needs user namespaces")?,
         Check::Missing(Missing { reason, remedy }) => {
-            writeln!(ui.out, "{}", wrap(&label, &format!("no: {reason}")))?;
+            write_wrapped(&mut ui.out, &label, &format!("no: {reason}"))?;
             if let Some(remedy) = remedy {
                 let indent = " ".repeat(NAME_COLUMNS + 1);
-                writeln!(ui.out, "{}", wrap(&format!("{indent}fix: "), remedy))?;
+                write_wrapped(&mut ui.out, &format!("{indent}fix: "), remedy)?;
             }
         }
     }

@@ -291,7 +291,8 @@ fn persist(
         }
         None => {
             for file in &generated {
-                writeln!(ui.out, "### {}\n{}", file.place, file.content)?;
+                writeln!(ui.out, "### {}", file.place)?;
+                ui.out.write_all(format!("{}\n", file.content).as_bytes())?;
             }
         }
     }

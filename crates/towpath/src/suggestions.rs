@@ -1,7 +1,10 @@
 //! Suggestions for wrong command lines: an addition to clap's message for options of other tools
 //! and for missing arguments.
 
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use towpath_result::format::text::escape;
 
 use crate::load::is_scenario;
 use crate::ui::wrap;
@@ -94,13 +97,40 @@ static COMMAND_ALIASES: [(&[&str], &str); 9] = [
     (&["diff", "plot", "html"], "`towpath compare RESULT…`, `towpath report RESULT`"),
 ];
 
-/// Returns the message for a command line that clap rejects; `words` are its arguments.
-pub(crate) fn explain(error: &clap::Error, words: &[String]) -> String {
+/// Returns the lines of the message for a command line that `command` rejects.
+///
+/// Clap quotes arguments without escapes, in a text of several lines. It therefore gets them again,
+/// escaped. If it accepts them so, the whole text becomes one line.
+pub(crate) fn explain(
+    error: clap::Error,
+    command: clap::Command,
+    arguments: &[OsString],
+) -> Vec<String> {
+    let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+    let escaped_words: Vec<_> = words.iter().map(|word| escape(word).into_owned()).collect();
+    let is_harmless = words.iter().zip(&escaped_words).all(|(word, escaped)| word == escaped);
+    let error = if is_harmless {
+        error
+    } else {
+        match command.try_get_matches_from(&escaped_words) {
+            Err(escaped_error) => escaped_error,
+            Ok(_) => return vec![error.render().to_string().trim_end().to_owned()],
+        }
+    };
+    let words = escaped_words.get(1..).unwrap_or_default();
     let text = error.render().to_string();
-    let Some(hint) = hint(error, words) else { return text };
+    let text = match hint(&error, words) {
+        Some(hint) => with_hint(&text, &hint),
+        None => text,
+    };
+    text.trim_end_matches('\n').split('\n').map(str::to_owned).collect()
+}
+
+/// Returns clap's text with our hint as second paragraph, instead of clap's own tips.
+fn with_hint(text: &str, hint: &str) -> String {
     let paragraphs = text.split("\n\n").filter(|part| !part.trim_start().starts_with("tip:"));
     let mut paragraphs: Vec<String> = paragraphs.map(str::to_owned).collect();
-    paragraphs.insert(1.min(paragraphs.len()), wrap("hint: ", &hint));
+    paragraphs.insert(1.min(paragraphs.len()), wrap("hint: ", hint).join("\n"));
     paragraphs.join("\n\n")
 }
 

@@ -10,6 +10,7 @@ use towpath_result::Warning;
 use crate::error::{CliError, describe_error};
 
 pub(crate) use screen::SafeTerminal;
+use screen::one_line;
 
 /// Output streams of a command.
 #[derive(Debug)]
@@ -32,10 +33,17 @@ impl Ui {
         Self { out, err, colour, is_bar_drawn: false }
     }
 
-    /// Prints one or more lines of progress. A closed standard error is ignored.
-    pub(crate) fn progress(&mut self, text: &str) {
+    /// Prints one line of progress. A closed standard error is ignored.
+    pub(crate) fn progress(&mut self, line: &str) {
+        self.progress_lines([line]);
+    }
+
+    /// Prints lines of progress. No line can start another one.
+    pub(crate) fn progress_lines(&mut self, lines: impl IntoIterator<Item = impl AsRef<str>>) {
         self.clear_bar();
-        let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
+        for line in lines {
+            let _ = writeln!(self.err, "{}", line.as_ref()); // stderr may be closed
+        }
     }
 
     /// Draws a progress bar on one line. Only on a terminal.
@@ -72,10 +80,9 @@ impl Ui {
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {
-        self.clear_bar();
-        let _ = writeln!(self.err, "{}", wrap("warning: ", &warning.text)); // stderr may be closed
+        self.progress_lines(wrap("warning: ", &warning.text));
         if let Some(hint) = &warning.hint {
-            let _ = writeln!(self.err, "{}", wrap("hint: ", hint)); // stderr may be closed
+            self.progress_lines(wrap("hint: ", hint));
         }
     }
 
@@ -83,20 +90,26 @@ impl Ui {
         if error.is_broken_pipe() {
             return;
         }
-        self.clear_bar();
-        let text = describe_error(&error.to_string());
         // Scenario errors already have a layout, with source lines and carets.
-        let has_layout = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });
-        let text = if has_layout { text } else { wrap("error: ", &text) };
-        let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
+        if let CliError::Scenario(errors) | CliError::ChangedScenario { errors, .. } = error {
+            let lines: Vec<_> = errors.lines().iter().map(|line| one_line(line)).collect();
+            self.progress_lines(describe_error(&lines.join("\n")).split('\n'));
+        } else {
+            self.progress_lines(wrap("error: ", &describe_error(&error.to_string())));
+        }
         if let Some(hint) = error.hint() {
-            let _ = writeln!(self.err, "{}", wrap("hint: ", &hint)); // stderr may be closed
+            self.progress_lines(wrap("hint: ", &hint));
         }
     }
 }
 
-/// Wraps a text at spaces so that no line is over 100 columns.
-pub(crate) fn wrap(label: &str, text: &str) -> String {
+/// Writes a text as [`wrap`] returns it.
+pub(crate) fn write_wrapped(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
+    wrap(label, text).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Returns the lines of a text, wrapped at spaces so that no line is over 100 columns.
+pub(crate) fn wrap(label: &str, text: &str) -> Vec<String> {
     const COLUMNS: usize = 100;
     let mut lines = vec![label.to_owned()];
     for word in text.split(' ') {
@@ -112,7 +125,7 @@ pub(crate) fn wrap(label: &str, text: &str) -> String {
             line.push_str(word);
         }
     }
-    lines.join("\n")
+    lines
 }
 
 #[cfg(test)]
@@ -122,8 +135,8 @@ mod tests {
     #[test]
     fn a_long_warning_is_broken_below_its_own_text() {
         let text = wrap("hint: ", &"word ".repeat(40));
-        assert!(text.lines().all(|line| line.chars().count() <= 100));
-        assert!(text.lines().skip(1).all(|line| line.starts_with("      ")));
-        assert_eq!(wrap("error: ", "short"), "error: short");
+        assert!(text.iter().all(|line| line.chars().count() <= 100));
+        assert!(text.iter().skip(1).all(|line| line.starts_with("      ")));
+        assert_eq!(wrap("error: ", "short"), ["error: short"]);
     }
 }

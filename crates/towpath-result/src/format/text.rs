@@ -1,4 +1,7 @@
-//! Text from files for terminals: cleaning, cutting, wrapping and padding.
+//! Text from files for terminals: cleaning, escaping, cutting, wrapping and padding.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// Returns a sentence with a capital first letter.
 pub fn capital(text: &str) -> String {
@@ -17,9 +20,32 @@ pub fn clean(text: &str) -> String {
         .collect()
 }
 
-/// Returns true for control characters, and for those that reorder the text around them.
+/// Returns true for control characters, line separators, and characters that reorder the text
+/// around them.
 pub fn deceives(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns one line in which each character that [`deceives`] is escaped as in JSON: `\u000a`.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(deceives) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if deceives(c) {
+            push_escaped(&mut escaped, c);
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Appends one character in the form of JSON: `\u001b`.
+pub fn push_escaped(text: &mut String, c: char) {
+    // Writing to a `String` cannot fail.
+    let _ = write!(text, "\\u{:04x}", u32::from(c));
 }
 
 /// Shortens to at most `width` characters, with `…` where something was cut.
@@ -71,6 +97,14 @@ mod tests {
     #[test]
     fn text_from_a_file_cannot_command_a_terminal() {
         assert_eq!(clean("a\u{1b}[31mb\nc\u{202e}"), "a\u{fffd}[31mb c\u{fffd}");
+        assert_eq!(clean("a\u{2028}b\u{85}c"), "a\u{fffd}b\u{fffd}c");
+    }
+
+    #[test]
+    fn an_escaped_text_is_one_line() {
+        let text = "a\nb\r\u{2028}c\u{2029}d\u{85}e\u{1b}\u{202e}f";
+        assert_eq!(escape(text), "a\\u000ab\\u000d\\u2028c\\u2029d\\u0085e\\u001b\\u202ef");
+        assert_eq!(escape("größer → ✓ 日本"), "größer → ✓ 日本");
     }
 
     #[test]

@@ -36,12 +36,14 @@ const MAX_DELAY: Duration = Duration::from_secs(3_600);
 /// Maximum duration of a run.
 const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
-const MINIMAL_SCENARIO: &str = "a minimal scenario is
-  name = \"two-hosts\"
-  [hosts.client]
-  [hosts.server]
-  [paths.wire]
-  between = [\"client\", \"server\"]";
+/// Lines of the smallest valid scenario.
+const MINIMAL_SCENARIO: [&str; 5] = [
+    "name = \"two-hosts\"",
+    "[hosts.client]",
+    "[hosts.server]",
+    "[paths.wire]",
+    "between = [\"client\", \"server\"]",
+];
 
 /// State shared by all parts of the reader.
 struct ReadContext<'a> {
@@ -78,7 +80,8 @@ pub(super) fn scenario(
 ) -> Result<Scenario, Vec<SpannedProblem>> {
     if root.get_ref().is_empty() {
         let problem = SpannedProblem::new(None, "the scenario is empty", "");
-        return Err(vec![problem.hint(MINIMAL_SCENARIO)]);
+        let problem = problem.hint("a minimal scenario is").example(&MINIMAL_SCENARIO);
+        return Err(vec![problem]);
     }
     let problems = Problems::default();
     let context = ReadContext { load, problems: &problems, traces: RefCell::default() };

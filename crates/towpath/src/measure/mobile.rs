@@ -70,21 +70,21 @@ fn measure_in_parallel(
     ui: &mut Ui,
 ) -> Vec<Result<StoredRun, CliError>> {
     thread::scope(|scope| {
-        let (lines, received_lines) = mpsc::channel::<String>();
+        let (lines, received_lines) = mpsc::channel::<Vec<String>>();
         let threads: Vec<_> = requests
             .iter()
             .map(|request| {
                 let lines = lines.clone();
                 scope.spawn(move || {
-                    measure_once(arguments, request, folder, &mut |text| {
-                        let _ = lines.send(text.to_owned()); // the receiver may be gone
+                    measure_once(arguments, request, folder, &mut |message| {
+                        let _ = lines.send(message); // the receiver may be gone
                     })
                 })
             })
             .collect();
         drop(lines);
-        for line in received_lines {
-            ui.progress(&line);
+        for message in received_lines {
+            ui.progress_lines(message);
         }
         let panicked = || CliError::Internal("a thread panicked".to_owned());
         threads

@@ -77,7 +77,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             break;
         }
         let request = make_request(&scenario, *transport, *repeat, Some(*run_order))?;
-        match measure_once(arguments, &request, &folder, &mut |text| ui.progress(text)) {
+        match measure_once(arguments, &request, &folder, &mut |lines| ui.progress_lines(lines)) {
             Ok(run) => runs.push(run),
             // After an interrupt, the error needs no message.
             Err(_) if interrupt::is_interrupted() => break,
@@ -230,18 +230,21 @@ fn test_plan(
 }
 
 /// Makes one run. Records are on disk during the run, and sorted after its end.
+///
+/// `say` prints lines of progress.
 fn measure_once(
     arguments: &MeasureArguments,
     request: &MeasureRequest,
     folder: &ResultFolder,
-    say: &mut (dyn FnMut(&str) + Send),
+    say: &mut (dyn FnMut(Vec<String>) + Send),
 ) -> Result<StoredRun, CliError> {
     let transport = request.plan.transport;
     let name = format!("{}-{transport}-{}", World::Live, request.repeat);
     if !arguments.quiet {
         let description = &request.scenario.description;
-        say(&format!("\n{description} over {transport}, run {}", request.repeat));
-        say(&live_header());
+        let title = format!("{description} over {transport}, run {}", request.repeat);
+        say(vec![String::new(), title]);
+        say(split_lines(&live_header()));
     }
     let mut live = IntervalPrinter::every(arguments.interval, transport);
     let mut file: Option<ResultFile<'_>> = None;
@@ -261,17 +264,17 @@ fn measure_once(
             && let Some(fingerprint) = meta.conditions.get("server certificate")
             && !arguments.quiet
         {
-            say(&format!("server certificate {fingerprint}"));
+            say(vec![format!("server certificate {fingerprint}")]);
         }
         if let Some(lines) = live.push(record).filter(|_| !arguments.quiet) {
-            say(&lines);
+            say(split_lines(&lines));
         }
     })?;
     if let Some(error) = first_error {
         return Err(error);
     }
     if let Some(lines) = live.flush_rest().filter(|_| !arguments.quiet) {
-        say(&lines);
+        say(split_lines(&lines));
     }
     let mut file = match file {
         Some(file) => file,
@@ -279,6 +282,10 @@ fn measure_once(
     };
     file.replace(json_lines(&records.iter().collect::<Vec<_>>())?.as_bytes())?;
     files::read_back(&file.finish()?)
+}
+
+fn split_lines(block: &str) -> Vec<String> {
+    block.lines().map(str::to_owned).collect()
 }
 
 fn json_lines(records: &[&Record]) -> Result<String, CliError> {

@@ -1,6 +1,5 @@
 //! Chooses the server: the named one, or the nearest of a list.
 
-use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
@@ -107,7 +106,7 @@ fn nearest(
         ServerCandidate { server, ping }
     });
     let candidates: Vec<ServerCandidate> = candidates.collect();
-    ui.progress(&table(&candidates, arguments.port));
+    ui.progress_lines(table(&candidates, arguments.port));
     // Of equally near servers, the first in the list wins.
     let best = candidates.iter().filter(|candidate| candidate.median().is_some());
     let Some(best) = best.min_by_key(|candidate| candidate.median()) else {
@@ -189,10 +188,10 @@ pub(super) fn addresses(
     if resolved.is_empty() { Err("no address of this family".to_owned()) } else { Ok(resolved) }
 }
 
-/// Returns a table of the results in the list's order, with a mark at the chosen server.
-fn table(candidates: &[ServerCandidate], port: u16) -> String {
+/// Returns the lines of a table of the results in the list's order, with a mark at the chosen server.
+fn table(candidates: &[ServerCandidate], port: u16) -> Vec<String> {
     let best = candidates.iter().filter_map(ServerCandidate::median).min();
-    let mut text = format!("{:44} {:>10}  answers", "server", "median");
+    let mut lines = vec![format!("{:44} {:>10}  answers", "server", "median")];
     let mut is_marked = false;
     for candidate in candidates {
         let is_nearest = !is_marked && best.is_some() && candidate.median() == best;
@@ -205,9 +204,9 @@ fn table(candidates: &[ServerCandidate], port: u16) -> String {
             _ => candidate.result_text(),
         };
         let mark = if is_nearest { "  ← nearest" } else { "" };
-        let _ = write!(text, "\n{:44} {median:>10}  {answers}{mark}", candidate.name(port));
+        lines.push(format!("{:44} {median:>10}  {answers}{mark}", candidate.name(port)));
     }
-    text
+    lines
 }
 
 #[cfg(test)]

@@ -20,22 +20,19 @@ pub(super) fn print(snapshot: &MonitorSample, out: &mut dyn Write) -> io::Result
         for (subflow, derived_subflow) in derived.connection.subflows.iter().zip(&derived.subflows)
         {
             let (local, remote) = (subflow.local, subflow.remote);
-            write!(
-                out,
-                "{time}   {:<12} {}",
-                status(derived_subflow),
-                derived_subflow.interface.as_deref().unwrap_or("?")
-            )?;
-            write!(
-                out,
-                " {local} → {remote} {}",
-                rates(derived_subflow.down_bps, derived_subflow.up_bps)
-            )?;
-            write!(out, " {}", share(derived_subflow.share))?;
-            write!(out, " srtt {} cwnd {}", milliseconds(subflow.srtt_us), subflow.cwnd_packets)?;
+            let interface = derived_subflow.interface.as_deref().unwrap_or("?");
+            let rates = rates(derived_subflow.down_bps, derived_subflow.up_bps);
+            let share = share(derived_subflow.share);
+            let (srtt, cwnd) = (milliseconds(subflow.srtt_us), subflow.cwnd_packets);
             let limits =
                 limit_text(derived_subflow).map(|text| format!(" {text}")).unwrap_or_default();
-            writeln!(out, "{limits}{}", reason_text(derived_subflow))?;
+            writeln!(
+                out,
+                "{time}   {:<12} {interface} {local} → {remote} {rates} {share} srtt {srtt} cwnd \
+                 {cwnd}{limits}{}",
+                status(derived_subflow),
+                reason_text(derived_subflow)
+            )?;
         }
     }
     out.flush()

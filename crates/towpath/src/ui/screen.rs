@@ -1,16 +1,23 @@
 //! Output filter for terminals: escapes characters that could control the terminal.
 //!
-//! Names, reasons and warnings come from files, kernels and other hosts. A control character in
-//! them could move the cursor, or change the title or the keyboard. One that reorders text could
-//! falsify a line.
+//! Arguments, names, reasons and warnings come from users, files, kernels and other hosts. A
+//! control character in them could move the cursor, or change the title or the keyboard. One that
+//! reorders text could falsify a line. A newline could forge a line, such as `fix: …`.
 //!
 //! Each is escaped as in JSON, `\u001b`. A reader sees that something was there, and JSON output
 //! stays equivalent. Colour sequences pass, since they can only change the look.
+//!
+//! Newlines have two rules:
+//!
+//! - `write!` and `writeln!` write one line. They escape every newline but the last character, so
+//!   no argument of theirs starts a line.
+//! - `write_all` writes a block, such as a table or a file, and its newlines pass. The code that
+//!   makes a block cleans each text in it.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-use towpath_result::format::text::deceives;
+use towpath_result::format::text::{deceives, push_escaped};
 
 /// Upper bound in bytes of a colour sequence without its final `m`: `ESC [ 32`.
 const MAX_COLOUR_SEQUENCE: usize = 4;
@@ -75,10 +82,7 @@ impl<W: Write> SafeTerminal<W> {
             };
             let (prefix, suffix) = rest.split_at(length);
             match escaped_char {
-                // Writing to a `String` cannot fail.
-                Some(c) => {
-                    let _ = write!(escaped, "\\u{:04x}", u32::from(c));
-                }
+                Some(c) => push_escaped(&mut escaped, c),
                 None => escaped.push_str(prefix),
             }
             rest = suffix;
@@ -107,6 +111,11 @@ impl<W: Write> SafeTerminal<W> {
     }
 }
 
+/// Returns the text with escaped line ends. The filter escapes the other characters.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace('\n', "\\u000a").replace('\r', "\\u000d")
+}
+
 /// Classifies a text that begins like a colour sequence: `ESC [ 32 m`.
 fn colour(text: &str) -> EscapeAction {
     let end = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
@@ -122,6 +131,17 @@ impl<W: Write> Write for SafeTerminal<W> {
         self.pending.extend(bytes);
         self.write_pending(false)?;
         Ok(bytes.len())
+    }
+
+    /// Writes one line, or a part of it. Only a newline at its end passes.
+    fn write_fmt(&mut self, arguments: fmt::Arguments<'_>) -> io::Result<()> {
+        let text = arguments.to_string();
+        let (line, end) = match text.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (text.as_str(), ""),
+        };
+        self.write_all(one_line(line).as_bytes())?;
+        self.write_all(end.as_bytes())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -168,6 +188,19 @@ mod tests {
         let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
         assert_eq!(write_and_read(true, &bytes), text);
         assert_eq!(write_and_read(false, &[b"\xff\xfe"]), "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn no_argument_of_a_line_starts_another_one() {
+        let mut screen = SafeTerminal::new(Vec::new());
+        let name = "x\nfix: y\r\n\u{2028}hint: z\u{85}\r";
+        writeln!(screen, "`{name}`").unwrap();
+        writeln!(screen, "{name}").unwrap();
+        screen.write_all(b"a\nb\n").unwrap();
+        screen.flush().unwrap();
+        let escaped = "x\\u000afix: y\\u000d\\u000a\\u2028hint: z\\u0085\\u000d";
+        let text = String::from_utf8(screen.terminal).unwrap();
+        assert_eq!(text, format!("`{escaped}`\n{escaped}\na\nb\n"));
     }
 
     #[test]

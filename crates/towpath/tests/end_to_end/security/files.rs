@@ -1,11 +1,13 @@
 //! Untrusted files, beyond the explicit sentences of SECURITY.md.
 //!
-//! `captures` covers captures of many items, `pages` browsers and terminals, `outputs` written files, `hosts` the actions of `setup`
-//! and `doctor` as root, `labs` leaks from a namespace.
+//! `captures` covers captures of many items, `pages` browsers and terminals, `lines` forged lines on
+//! terminals, `outputs` written files, `hosts` the actions of `setup` and `doctor` as root, `labs`
+//! leaks from a namespace.
 
 mod captures;
 mod hosts;
 mod labs;
+mod lines;
 mod outputs;
 mod pages;
 

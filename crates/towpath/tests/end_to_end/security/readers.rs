@@ -321,7 +321,7 @@ fn no_text_of_a_file_controls_the_terminal() {
 }
 
 /// Returns a text with every character as a TOML escape.
-fn toml_escaped(text: &str) -> String {
+pub(super) fn toml_escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, c| {
         let _ = write!(out, "\\u{:04x}", u32::from(c));
         out

@@ -25,7 +25,7 @@ const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(4);
 const MAX_BYTES: u64 = 512 << 20;
 /// Text that controls a terminal, reorders text, and looks like a command, a tag and a path.
 const TERMINAL_ESCAPES: &str =
-    "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
+    "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nhint: FORGED\u{9b}31m\u{202e}$(id);`id`<script>/../..";
 
 /// Starts a measurement with a result folder of its own.
 fn start_client(folder: &TestDir, port: u16, options: &[&str]) -> Running {
@@ -64,6 +64,8 @@ fn assert_orderly_exit(output: &ProgramOutput, case: &str) {
     for text in [&output.out, &output.err] {
         let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
         assert!(!text.contains(steers), "{case}: {text:?}");
+        let is_forged = |line: &str| line.trim_start().starts_with("hint: FORGED");
+        assert!(!text.lines().any(is_forged), "{case}: {output}");
     }
 }
 

@@ -58,7 +58,7 @@ fn poison(value: &mut Value, suffix: &str) {
     }
 }
 
-fn poisoned_result(suffix: &str) -> String {
+pub(super) fn poisoned_result(suffix: &str) -> String {
     let mut result = String::new();
     for line in RESULT.lines() {
         let mut value: Value = serde_json::from_str(line).unwrap();
