@@ -23,7 +23,7 @@ exit $code
 /// clients of another network speak 50 ms after they connected. Prints how many were served.
 const CLIENTS: &str = "
 import itertools, os, socket, threading, time
-message = bytes.fromhex(os.environ['MESSAGE'])
+message = open('message', 'rb').read()
 def connect(source):
     connection = socket.socket(socket.AF_INET6)
     connection.settimeout(10)
@@ -78,10 +78,10 @@ fn a_crowd_of_addresses_of_one_network_blocks_no_slow_client() {
     folder.write("clients.py", CLIENTS);
     let first_bytes = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let message = [&first_bytes[..], &frame::to_bytes(&hello()).unwrap()].concat();
-    let message: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.write("message", message);
     let mut command = folder.program("unshare");
     command.args(["-Urn", "sh", "-c", NETWORK]).env("TOWPATH", binary());
-    command.env("MESSAGE", message).env("HONEST", "40");
+    command.env("HONEST", "40");
     let output = folder.start(&mut command).wait();
     assert_eq!(output.code, Some(0), "{output}");
     assert_eq!(output.out.trim(), "40", "{output}");
