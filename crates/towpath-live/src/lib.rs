@@ -82,6 +82,14 @@ pub enum LiveError {
         /// Error text of the operating system.
         reason: String,
     },
+    /// This host has no descriptor or memory for another connection.
+    #[error("cannot open a connection over {transport}: {source}")]
+    Exhausted {
+        /// Transport of the connection.
+        transport: towpath_scenario::Transport,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// The server answers on another path than the one on which new connections start.
     #[error("cannot connect over {transport}: {}", .path.describe(.target))]
     FirstPath {
@@ -141,6 +149,10 @@ impl LiveError {
             Self::Connect { target, .. } => Some(format!(
                 "is `towpath server` running there? Its default port is 5210, and firewalls must allow {target}"
             )),
+            Self::Exhausted { .. } => Some(
+                "raise the limit of open files of this host (`ulimit -n`), or use fewer streams (-P)"
+                    .to_owned(),
+            ),
             Self::FirstPath { path, .. } => Some(path.hint()),
             Self::Untrusted { .. } => Some(
                 "a different server answers, or the server has a new certificate: it prints the fingerprint for --server-cert when it starts"

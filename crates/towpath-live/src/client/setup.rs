@@ -162,6 +162,11 @@ fn connect_first(
 
 fn connect_error(request: &MeasureRequest, target: SocketAddr, error: &io::Error) -> LiveError {
     let transport = request.plan.transport;
+    if let Some(code @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) =
+        error.raw_os_error()
+    {
+        return LiveError::Exhausted { transport, source: io::Error::from_raw_os_error(code) };
+    }
     let target = target_text(request, target);
     let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
     let is_untrusted = matches!(tls_error, Some(TlsError::Untrusted(_)));

@@ -14,6 +14,9 @@ use towpath_run::token::from_hex;
 
 /// Minimum length of a secret; shorter ones can be guessed.
 pub const MIN_SECRET_BYTES: usize = 16;
+/// Minimum number of different bytes of a secret. A random one of 16 digits has fewer with a chance
+/// below 1 in 10,000.
+const MIN_DISTINCT_BYTES: usize = 5;
 /// Maximum length of a secret.
 pub const MAX_SECRET_BYTES: usize = 4_096;
 
@@ -36,6 +39,9 @@ pub enum SecretError {
     /// Short enough to be found by guessing.
     #[error("it has {0} bytes, expected at least {MIN_SECRET_BYTES}")]
     TooShort(usize),
+    /// Made of too few characters, so that it can be found by guessing.
+    #[error("it has {0} different characters, expected at least {MIN_DISTINCT_BYTES}")]
+    Repetitive(usize),
     /// More than [`MAX_SECRET_BYTES`] bytes long.
     #[error("it has more than {MAX_SECRET_BYTES} bytes")]
     TooLong,
@@ -93,6 +99,10 @@ pub struct AuthTranscript {
     pub client: Challenge,
 }
 
+fn distinct_bytes(text: &[u8]) -> usize {
+    (0..=u8::MAX).filter(|byte| text.contains(byte)).count()
+}
+
 impl Secret {
     /// Parses the content of a secret file; surrounding white space is ignored.
     pub fn from_text(text: &[u8]) -> Result<Self, SecretError> {
@@ -100,7 +110,10 @@ impl Secret {
         match text.len() {
             0 => Err(SecretError::Empty),
             short @ 1..MIN_SECRET_BYTES => Err(SecretError::TooShort(short)),
-            MIN_SECRET_BYTES..=MAX_SECRET_BYTES => Ok(Self(text.to_vec())),
+            MIN_SECRET_BYTES..=MAX_SECRET_BYTES => match distinct_bytes(text) {
+                repetitive @ ..MIN_DISTINCT_BYTES => Err(SecretError::Repetitive(repetitive)),
+                _ => Ok(Self(text.to_vec())),
+            },
             _ => Err(SecretError::TooLong),
         }
     }
@@ -215,6 +228,9 @@ mod tests {
         assert_eq!(error(b"fifteen bytes..\n"), SecretError::TooShort(15));
         assert_eq!(error(&[b'x'; MAX_SECRET_BYTES + 1]), SecretError::TooLong);
         assert!(Secret::from_text(b"sixteen bytes...").is_ok());
+        assert_eq!(error(b"aaaaaaaaaaaaaaaa"), SecretError::Repetitive(1));
+        assert_eq!(error(b"12341234123412341234\n"), SecretError::Repetitive(4));
+        assert!(Secret::from_text(b"0123401234012340").is_ok());
         assert!(error(b"x").to_string().contains("at least 16"));
     }
 }

@@ -95,6 +95,35 @@ fn rates_and_limits_hold_over_quic() {
     }
 }
 
+/// Other clients may send data in the packet that completes the preamble.
+#[test]
+fn data_right_behind_the_preamble_is_served() {
+    let server = serve(None, ServerLimits::default());
+    let host = start_client();
+    let connection = dial(&host, server).unwrap();
+    let preamble =
+        Preamble { kind: ConnectionKind::Echo, flow: 0, stream: 0, token: TestToken::NONE };
+    for length in [1, 1_000, 50_000] {
+        let stream = connection.open_stream().unwrap();
+        let data = vec![b'x'; length];
+        stream.write(&[&preamble.to_bytes()[..], &data].concat(), HANG_TIMEOUT).unwrap();
+        let (mut echoed, mut buffer) = (Vec::new(), [0; 10_000]);
+        while echoed.len() < length {
+            let read_len = stream.read(&mut buffer, HANG_TIMEOUT).unwrap();
+            assert!(read_len > 0, "closed after {} bytes", echoed.len());
+            echoed.extend_from_slice(&buffer[..read_len]);
+        }
+        assert!(echoed == data);
+    }
+    let control = connection.open_stream().unwrap();
+    let preamble = Preamble { kind: ConnectionKind::Control, ..preamble };
+    let hello = frame::to_bytes(&ClientMessage::Hello { towpath: "0".to_owned() }).unwrap();
+    control.write(&[&preamble.to_bytes()[..], &hello].concat(), HANG_TIMEOUT).unwrap();
+    let mut buffer = [0; 1_000];
+    let length = control.read(&mut buffer, HANG_TIMEOUT).unwrap();
+    assert!(String::from_utf8_lossy(&buffer[..length]).contains("welcome"));
+}
+
 #[test]
 fn echo_streams_echo_and_unknown_streams_are_closed() {
     let server = serve(None, ServerLimits::default());

@@ -154,7 +154,7 @@ pub fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>
     }
 }
 
-/// Reads one notification; `None` when it was cancelled meanwhile.
+/// Reads one notification; `None` when it was cancelled meanwhile, or after a signal.
 pub fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Option<SeccompNotification>> {
     let mut buffer = [0u64; NOTIFICATION_BYTES / 8];
     // SAFETY: the kernel writes one seccomp_notif, for which `buffer` is large enough and aligned
@@ -170,6 +170,7 @@ pub fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Option<Secco
             Ok(Some(SeccompNotification { id, thread, arguments: notification.data.args }))
         }
         Err(error) if is_cancelled(&error) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -181,7 +182,8 @@ pub fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) == 0 }
 }
 
-/// Continues the call unchanged. `Ok(false)` when it was cancelled meanwhile.
+/// Continues the call unchanged. `Ok(false)` when it was cancelled meanwhile. After an error, such
+/// as EINTR, the call still waits.
 pub fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let mut buffer = [0u64; NOTIFICATION_BYTES / 8];
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
@@ -196,7 +198,8 @@ pub fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
 
 /// Gives the calling process a copy of `fd`, whose number is the call's result.
 ///
-/// `Ok(false)` when the call was cancelled meanwhile.
+/// `Ok(false)` when the call was cancelled meanwhile. After an error, such as EINTR, the call still
+/// waits.
 pub fn respond_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
@@ -224,7 +227,7 @@ fn is_delivered(result: io::Result<libc::c_int>) -> io::Result<bool> {
 }
 
 fn is_cancelled(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EINPROGRESS))
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINPROGRESS))
 }
 
 /// Makes the kernel switch directly between the program and us, without the scheduler.

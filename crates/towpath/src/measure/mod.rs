@@ -115,10 +115,24 @@ fn conclude(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     print(runs, arguments.json, ui)?;
+    if arguments.quiet {
+        warn_of_unchecked_certificate(runs, ui);
+    }
     let report = store_report(runs, folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(arguments, runs, runs.len() == planned_runs, ui))
+}
+
+/// Warns if the server's certificate was not checked. Without `--quiet`, every run prints it.
+fn warn_of_unchecked_certificate(runs: &[StoredRun], ui: &mut Ui) {
+    let certificates = runs.iter().filter_map(|run| run.meta.conditions.get("server certificate"));
+    if let Some(certificate) = certificates.into_iter().find(|text| text.contains("not checked")) {
+        ui.warn(&Warning {
+            text: format!("the server's certificate was not checked: {certificate}"),
+            hint: Some("require it with --server-cert".to_owned()),
+        });
+    }
 }
 
 /// Resolves the server's addresses, the source addresses and the names of the paths.

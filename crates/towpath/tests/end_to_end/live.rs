@@ -87,6 +87,11 @@ fn quic_and_multipath_quic_recognise_a_known_server() {
         let message = format!("server certificate sha256:{fingerprint} (not checked)");
         assert!(output.err.contains(&message), "{output}");
         assert!(output.err.contains("mpquic up"), "{output}");
+        let server_arguments = ["127.0.0.1", "-p", &port, "--transport", "quic", "-t", "1"];
+        let quiet =
+            folder.run(&[&["measure"][..], &server_arguments, &["-q", "-o", "quiet"]].concat());
+        let warning = "warning: the server's certificate was not checked";
+        assert!(quiet.err.contains(warning), "{quiet}");
         for transport in ["quic", "mpquic"] {
             let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
             let summary = result.summary.unwrap();
