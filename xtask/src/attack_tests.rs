@@ -12,8 +12,10 @@ const SCOPE_VARIABLE: (&str, &str) = ("TOWPATH_ATTACKS", "whole");
 
 /// Test selections: the installed program, our stack and QUIC in virtual time, the memory account
 /// of a server, stored inputs of the fuzz targets.
-const PARTS: [&[&str]; 5] = [
+const PARTS: [&[&str]; 7] = [
     &["--package", "towpath", "--test", "end_to_end", "security::"],
+    &["--package", "towpath", "--test", "end_to_end", "exec::a_program_at_its_limit"],
+    &["--package", "towpath-host", "--lib", "supervise"],
     &["--package", "towpath-mptcp", "--test", "syn_flood", "--test", "memory"],
     &["--package", "towpath-quic", "--lib", "reflection"],
     &["--package", "towpath-live", "--lib", "the_account_is_the_memory"],
