@@ -82,7 +82,7 @@ pub enum LiveError {
         /// Error text of the operating system.
         reason: String,
     },
-    /// This host has no descriptor or memory for another connection.
+    /// Lack of descriptors or memory of this host for another connection.
     #[error("cannot open a connection over {transport}: {source}")]
     Exhausted {
         /// Transport of the connection.

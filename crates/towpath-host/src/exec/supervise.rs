@@ -197,7 +197,7 @@ impl<L: NotificationListener> Supervisor<L> {
         loop {
             match retry_interrupted(|| self.listener.resume(id)) {
                 Ok(is_delivered) => return is_delivered,
-                // Without an answer, the program would wait for ever.
+                // Without an answer, the call would never return.
                 Err(_) if self.listener.is_valid(id) => pause(),
                 Err(_) => return false,
             }
@@ -248,7 +248,7 @@ mod tests {
         Resume,
     }
 
-    /// How a call of the program ended.
+    /// End of a call of the program.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Answer {
         Given,
