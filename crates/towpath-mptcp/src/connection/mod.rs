@@ -12,6 +12,7 @@
 //! subflow offsets. Fallback to plain TCP depends on this equality.
 
 mod addresses;
+mod amplification;
 mod close;
 pub mod config;
 mod emit;
@@ -59,6 +60,7 @@ pub use config::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare
 pub use limit::{SendLimit, SubflowLimit};
 
 use addresses::PendingAddAddr;
+use amplification::AmplificationLimit;
 use fallback::FallbackState;
 pub(crate) use handshake::{capable, join_syn};
 use join::JoinHandshake;
@@ -89,6 +91,8 @@ pub(crate) enum ConnectionOutput {
     Accepted,
     /// Open a subflow: it needs a port and an initial sequence number.
     Open(PathManagerAction),
+    /// An announced address has answered an MP_JOIN of ours.
+    Answered(IpAddr),
     /// A subflow was removed: its addresses are free.
     SubflowRemoved(SocketAddr, SocketAddr),
 }
@@ -223,6 +227,7 @@ pub(crate) struct Connection {
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
     counters: ConnectionCounters,
+    amplification: AmplificationLimit,
     /// Deadline that the stack has registered for the connection.
     pub(crate) registered_timeout: Option<Instant>,
     /// Set while the connection is in the stack's queue of connections that may send.
@@ -357,6 +362,7 @@ impl Connection {
             last_scheduled: None,
             window_blocked_since: None,
             counters: ConnectionCounters::default(),
+            amplification: AmplificationLimit::default(),
             registered_timeout: None,
             queued: false,
             config,
@@ -498,6 +504,11 @@ impl Connection {
         self.next_number += 1;
         let is_taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
         let slot = (0..PathId::SLOTS).find(|slot| !is_taken(slot)).unwrap_or(PathId::SLOTS - 1);
+        // A client's connection is not caused by a packet, and joins of the peer are authenticated.
+        let is_responder = join.as_ref().is_some_and(|join| join.is_responder);
+        let is_own_first = self.client && join.is_none();
+        let is_known = join.is_some() && self.has_answered(params.remote.ip());
+        let answered = is_responder || is_own_first || is_known;
         self.flows.push(SubflowContext {
             path: PathId(slot),
             number,
@@ -530,6 +541,7 @@ impl Connection {
             window_limit: INITIAL_WINDOW_BYTES,
             closed: None,
             closed_locally: false,
+            answered,
         });
         self.advertisement.changed = true;
         self.update_data_options();

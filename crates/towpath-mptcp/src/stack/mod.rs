@@ -11,6 +11,7 @@ pub mod error;
 pub mod event;
 mod half_open;
 mod input;
+mod join_syns;
 mod pending_joins;
 mod secrets;
 mod stateless;
@@ -488,6 +489,9 @@ impl Stack {
                 if !self.scratch.out.is_empty() {
                     self.apply_outputs(now, id);
                 }
+                if self.syn_flood_state.is_some() && !self.may_transmit(now, id, packet.len()) {
+                    continue;
+                }
                 return Some(interface);
             }
             self.ready.pop_front();
@@ -654,6 +658,11 @@ impl Stack {
             }
             ConnectionOutput::Accepted => self.report_established(id),
             ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
+            ConnectionOutput::Answered(remote) => {
+                if let Some(syn_flood) = &mut self.syn_flood_state {
+                    syn_flood.join_syns.on_answered(remote);
+                }
+            }
             ConnectionOutput::SubflowRemoved(local, remote) => {
                 // Another connection may already use the four-tuple.
                 if self.subflows.get(&(local, remote)) == Some(id) {

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use super::join_syns::JoinSynLimit;
 use super::pending_joins::PendingJoinTable;
 pub use super::secrets::SECRET_BYTES;
 use towpath_wire::ConnectionId;
@@ -54,6 +55,9 @@ pub(super) struct SynFloodState {
     pub(super) half_open_per_source: usize,
     pub(super) syn_ack_retries: u32,
     pub(super) joins: PendingJoinTable,
+    pub(super) join_syns: JoinSynLimit,
+    /// Length of the packet being processed.
+    pub(super) packet_bytes: usize,
     /// Connections that are over and in TIME-WAIT, the oldest first; some may be removed.
     pub(super) waiting: VecDeque<ConnectionId>,
 }
@@ -65,6 +69,8 @@ impl SynFloodState {
             half_open_per_source,
             syn_ack_retries,
             joins: PendingJoinTable::default(),
+            join_syns: JoinSynLimit::default(),
+            packet_bytes: 0,
             waiting: VecDeque::new(),
         }
     }

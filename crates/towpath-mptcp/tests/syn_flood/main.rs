@@ -15,6 +15,8 @@ mod flood;
 mod injection;
 mod joins;
 mod network;
+mod reflection;
+mod reflector;
 #[path = "../repetitions/mod.rs"]
 mod repetitions;
 mod time_wait;

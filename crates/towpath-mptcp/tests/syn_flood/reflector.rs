@@ -1,0 +1,394 @@
+//! Attacker who uses a server as a reflector: it forges source addresses, and its own connections
+//! announce addresses of victims.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackConfig, SynFloodProtection};
+use towpath_net::Instant;
+use towpath_wire::{
+    AddAddr, ConnectionId, Flags, IcmpKind, MpCapable, MpJoin, MptcpOption, Packet, Segment, keys,
+};
+
+use crate::network::*;
+
+const WIRE: InterfaceId = InterfaceId(1);
+/// Addresses of victims, of each IP version.
+pub(crate) const VICTIMS: u8 = 3;
+
+/// One step of the attacker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AttackStep {
+    /// Time passes, in milliseconds.
+    Wait(u32),
+    /// A segment arrives from a victim's address.
+    Forge(ForgedSegment),
+    /// The attacker opens a connection from its own address.
+    Connect,
+    /// One of its connections announces a victim's address (ADD_ADDR).
+    Announce { connection: u8, address_id: u8, victim: Victim },
+    /// One of its connections withdraws an address (REMOVE_ADDR).
+    Withdraw { connection: u8, address_id: u8 },
+    /// One of its connections sends so many bytes.
+    Write { connection: u8, bytes: u16 },
+    /// An ICMP error about the server's last packet to a victim arrives.
+    Icmp { kind: u8 },
+}
+
+/// Address and port of a victim, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Victim {
+    pub(crate) ipv6: bool,
+    pub(crate) host: u8,
+    pub(crate) port: u16,
+}
+
+impl Victim {
+    pub(crate) fn address(self) -> SocketAddr {
+        let host = self.host % VICTIMS;
+        let ip: IpAddr = if self.ipv6 {
+            Ipv6Addr::new(0x2001, 0xdb8, 1, host.into(), 0, 0, 0, 1).into()
+        } else {
+            Ipv4Addr::new(198, 51, 100, host).into()
+        };
+        SocketAddr::new(ip, self.port)
+    }
+}
+
+/// Segment with a forged source.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ForgedSegment {
+    pub(crate) source: Victim,
+    pub(crate) flags: u8,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) options: ForgedOptions,
+    pub(crate) bytes: u16,
+    /// Destination: 0 is the listener, 1 the last local port that was used towards a victim, and
+    /// others are closed ports.
+    pub(crate) port: u8,
+}
+
+/// Options of a forged segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ForgedOptions {
+    None,
+    Mss,
+    Usual,
+    Capable,
+    /// MP_JOIN for one of the attacker's connections.
+    Join,
+    /// MP_JOIN with a token of no connection.
+    UnknownJoin,
+}
+
+/// One connection of the attacker, as a template for forged segments.
+#[derive(Debug, Clone)]
+struct AttackerConnection {
+    template: Segment,
+    /// Keys of the attacker and of the server.
+    keys: (u64, u64),
+    /// Bytes that the server sent in SYNs to announced addresses.
+    join_bytes: u64,
+}
+
+pub(crate) struct Reflector {
+    pub(crate) now: Instant,
+    pub(crate) server: Stack,
+    attacker: Stack,
+    ids: Vec<ConnectionId>,
+    connections: BTreeMap<SocketAddr, AttackerConnection>,
+    /// Bytes that the server has received from each address, forged or not.
+    received_bytes: BTreeMap<SocketAddr, u64>,
+    /// Bytes that the server has sent to each victim, without SYNs that it sends on its own.
+    reply_bytes: BTreeMap<SocketAddr, u64>,
+    /// Times of the SYNs that the server sends on its own, by victim.
+    pub(crate) syns: BTreeMap<IpAddr, Vec<Instant>>,
+    last_to_victim: Option<Packet>,
+    last_port: u16,
+}
+
+fn server_ipv6() -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()
+}
+
+fn attacker_address() -> IpAddr {
+    Ipv4Addr::new(10, 9, 0, 1).into()
+}
+
+fn local(address: IpAddr, address_id: u8) -> LocalAddress {
+    LocalAddress {
+        address_id,
+        address,
+        port: None,
+        interface: WIRE,
+        up: true,
+        subflow: false,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+impl Reflector {
+    pub(crate) fn new(backlog: usize, path_manager: &str) -> Self {
+        let config = StackConfig { syn_backlog: backlog, ..StackConfig::default() };
+        let protection = SynFloodProtection::new([5; 16]);
+        Self::with_server(Stack::with_syn_flood_protection(config, &protection), path_manager)
+    }
+
+    pub(crate) fn with_server(mut server: Stack, path_manager: &str) -> Self {
+        server.add_interface(WIRE, 1_500);
+        server.set_address(Instant::ZERO, local(server_address(), 1));
+        server.set_address(Instant::ZERO, local(server_ipv6(), 2));
+        let path_manager = path_manager.to_owned();
+        let config = ConnectionConfig { path_manager, ..ConnectionConfig::linux() };
+        server.listen(PORT, config).unwrap();
+        let mut attacker = Stack::new(StackConfig::default());
+        attacker.add_interface(WIRE, 1_500);
+        attacker.set_address(Instant::ZERO, local(attacker_address(), 1));
+        Self {
+            now: at_ms(1),
+            server,
+            attacker,
+            ids: Vec::new(),
+            connections: BTreeMap::new(),
+            received_bytes: BTreeMap::new(),
+            reply_bytes: BTreeMap::new(),
+            syns: BTreeMap::new(),
+            last_to_victim: None,
+            last_port: PORT,
+        }
+    }
+
+    pub(crate) fn step(&mut self, step: AttackStep) {
+        match step {
+            AttackStep::Wait(ms) => self.wait(Duration::from_millis(ms.into())),
+            AttackStep::Forge(forged) => self.forge(&forged),
+            AttackStep::Connect => self.connect(),
+            AttackStep::Announce { connection, address_id, victim } => {
+                self.announce(connection.into(), address_id, victim.address());
+            }
+            AttackStep::Withdraw { connection, address_id } => {
+                let ids = std::iter::once(address_id).collect();
+                self.send_option(connection.into(), MptcpOption::RemoveAddress(ids));
+            }
+            AttackStep::Write { connection, bytes } => {
+                if let Some(id) = pick(&self.ids, connection.into()) {
+                    let mut data = Bytes::from(vec![7; bytes.into()]);
+                    self.attacker.write(self.now, *id, &mut data);
+                }
+            }
+            AttackStep::Icmp { kind } => self.send_icmp(kind),
+        }
+        self.exchange();
+    }
+
+    pub(crate) fn wait(&mut self, span: Duration) {
+        let end = self.now + span;
+        loop {
+            let deadlines = [&self.server, &self.attacker].map(Stack::next_deadline);
+            let next = deadlines.into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            self.server.handle_timeout(self.now);
+            self.attacker.handle_timeout(self.now);
+            self.exchange();
+        }
+        self.now = end;
+    }
+
+    fn connect(&mut self) {
+        let config = ConnectionConfig::linux();
+        let id = self.attacker.connect(self.now, None, server(), config).unwrap();
+        self.ids.push(id);
+        self.exchange();
+        // The first data carries the keys; the next confirms Multipath TCP.
+        for _ in 0..2 {
+            let mut data = Bytes::from_static(b"?");
+            self.attacker.write(self.now, id, &mut data);
+            self.exchange();
+        }
+    }
+
+    pub(crate) fn announce(&mut self, connection: usize, address_id: u8, address: SocketAddr) {
+        let Some(entry) = pick(&self.connections_by_port(), connection).copied() else { return };
+        let (own_key, server_key) = self.connections[&entry].keys;
+        let (address, port) = (address.ip(), Some(address.port()));
+        let hmac = keys::add_address_hmac(own_key, server_key, address_id, address, port);
+        let option = AddAddr { address_id, address, port, hmac: Some(hmac) };
+        self.send_option(connection, MptcpOption::AddAddress(option));
+    }
+
+    fn connections_by_port(&self) -> Vec<SocketAddr> {
+        self.connections.keys().copied().collect()
+    }
+
+    /// Sends an acknowledgement with an option on a connection of the attacker.
+    fn send_option(&mut self, connection: usize, option: MptcpOption) {
+        let Some(source) = pick(&self.connections_by_port(), connection).copied() else { return };
+        let mut segment = self.connections[&source].template.clone();
+        segment.flags = ACK;
+        segment.seq = segment.seq.wrapping_add(segment.payload.len() as u32);
+        segment.payload = towpath_wire::Payload::EMPTY;
+        // The smallest packet that carries the option.
+        segment.options.dss = None;
+        segment.options.sack.clear();
+        segment.options.mptcp = vec![option];
+        self.deliver_to_server(Packet::emit(&segment, 0));
+    }
+
+    fn forge(&mut self, forged: &ForgedSegment) {
+        let source = forged.source.address();
+        let mut segment = segment(source, Flags(forged.flags), forged.seq, forged.ack);
+        let port = match forged.port {
+            0 => PORT,
+            1 => self.last_port,
+            _ => 9,
+        };
+        let ip = if forged.source.ipv6 { server_ipv6() } else { server_address() };
+        segment.destination = SocketAddr::new(ip, port);
+        let usual = syn(source, forged.seq, false).options;
+        match forged.options {
+            ForgedOptions::None => {}
+            ForgedOptions::Mss => segment.options.mss = usual.mss,
+            _ => segment.options = usual,
+        }
+        let join = |token| {
+            let nonce = forged.ack;
+            MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 9, token, nonce })
+        };
+        let known = self.connections.values().next();
+        let token = known.map_or(1, |connection| keys::token(connection.keys.1));
+        segment.options.mptcp.extend(match forged.options {
+            ForgedOptions::Capable => Some(capable_syn()),
+            ForgedOptions::Join => Some(join(token)),
+            ForgedOptions::UnknownJoin => Some(join(7)),
+            _ => None,
+        });
+        segment.payload = Bytes::from(vec![1; forged.bytes.into()]).into();
+        self.deliver_to_server(Packet::emit(&segment, 0));
+    }
+
+    fn send_icmp(&mut self, kind: u8) {
+        let Some(packet) = &self.last_to_victim else { return };
+        let kind = match kind % 3 {
+            0 => IcmpKind::TooBig { mtu: 600 },
+            1 => IcmpKind::Unreachable { hard: false },
+            _ => IcmpKind::Unreachable { hard: true },
+        };
+        let router = packet.destination().unwrap();
+        if let Some(error) = kind.emit(router, packet) {
+            self.server.handle_packet(self.now, WIRE, error);
+        }
+    }
+
+    fn deliver_to_server(&mut self, packet: Packet) {
+        let segment = packet.parse().unwrap();
+        *self.received_bytes.entry(segment.source).or_default() += packet.len() as u64;
+        if segment.source.ip() == attacker_address() {
+            self.record_template(segment);
+        }
+        self.server.handle_packet(self.now, WIRE, packet);
+        self.poll_server();
+    }
+
+    fn record_template(&mut self, segment: Segment) {
+        if let Some(connection) = self.connections.get_mut(&segment.source) {
+            if !segment.flags.contains(SYN) && segment.options.mptcp.is_empty() {
+                connection.template = segment;
+            }
+            return;
+        }
+        if let Some(MpCapable { sender_key: Some(own), receiver_key: Some(server), .. }) =
+            capable_of(&segment)
+        {
+            let source = segment.source;
+            let connection =
+                AttackerConnection { template: segment, keys: (own, server), join_bytes: 0 };
+            self.connections.insert(source, connection);
+        }
+    }
+
+    pub(crate) fn exchange(&mut self) {
+        loop {
+            self.poll_server();
+            let Some((_, packet)) = self.attacker.poll_transmit(self.now) else { break };
+            for packet in packet.split() {
+                self.deliver_to_server(packet);
+            }
+        }
+        while self.attacker.poll_event().is_some() {}
+    }
+
+    fn poll_server(&mut self) {
+        while self.server.poll_event().is_some() {}
+        while let Some((_, packet)) = self.server.poll_transmit(self.now) {
+            for packet in packet.split() {
+                if packet.destination() == Some(attacker_address()) {
+                    self.attacker.handle_packet(self.now, WIRE, packet);
+                } else {
+                    self.on_reflected(packet);
+                }
+            }
+        }
+    }
+
+    /// Counts a packet to a victim.
+    fn on_reflected(&mut self, packet: Packet) {
+        let (bytes, segment) = (packet.len() as u64, packet.parse().unwrap());
+        self.last_port = segment.source.port();
+        self.last_to_victim = Some(packet);
+        let token = segment.options.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Join(MpJoin::Syn { token, .. }) => Some(*token),
+            _ => None,
+        });
+        if let Some(token) = token {
+            let mut connections = self.connections.values_mut();
+            let connection = connections.find(|entry| keys::token(entry.keys.0) == token).unwrap();
+            connection.join_bytes += bytes;
+            self.syns.entry(segment.destination.ip()).or_default().push(self.now);
+        } else {
+            *self.reply_bytes.entry(segment.destination).or_default() += bytes;
+        }
+    }
+
+    fn received_from(&self, source: SocketAddr) -> u64 {
+        self.received_bytes.get(&source).copied().unwrap_or(0)
+    }
+
+    /// Returns the bytes that arrived from victims' addresses, and the bytes sent in reply.
+    pub(crate) fn forged_bytes(&self) -> (u64, u64) {
+        let received = self.received_bytes.iter();
+        let forged = received.filter(|(source, _)| source.ip() != attacker_address());
+        (forged.map(|(_, bytes)| bytes).sum(), self.reply_bytes.values().sum())
+    }
+
+    /// Returns the bytes that the attacker's connections sent, and the bytes of SYNs that these
+    /// caused.
+    pub(crate) fn announced_bytes(&self) -> (u64, u64) {
+        let received = self.connections.keys().map(|source| self.received_from(*source));
+        (received.sum(), self.connections.values().map(|entry| entry.join_bytes).sum())
+    }
+
+    /// Returns an error if an address got more than `factor` times the bytes that caused it.
+    pub(crate) fn verify(&self, factor: u64) -> Result<(), String> {
+        let replies = self.reply_bytes.iter().map(|(victim, sent)| (*victim, *sent));
+        let joins = self.connections.iter().map(|(source, entry)| (*source, entry.join_bytes));
+        for (source, sent) in replies.chain(joins) {
+            let received = self.received_from(source);
+            if sent > factor * received {
+                return Err(format!("{sent} bytes for {received} from {source}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pick<T>(list: &[T], number: usize) -> Option<&T> {
+    list.get(number % list.len().max(1))
+}
