@@ -14,6 +14,7 @@ mod cookies;
 mod flood;
 mod injection;
 mod joins;
+mod losses;
 mod network;
 mod reflection;
 mod reflector;

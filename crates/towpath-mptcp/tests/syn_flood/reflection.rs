@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+
 use towpath_mptcp::stack::{Stack, StackConfig};
 
 use crate::reflector::*;
-
-/// Bytes that an address gets for each byte that caused them, until it has answered.
-const FACTOR: u64 = 3;
 
 fn victim() -> impl Strategy<Value = Victim> {
     (any::<bool>(), 0..VICTIMS, 1_000_u16..1_003).prop_map(|(ipv6, host, port)| Victim {
@@ -27,6 +25,8 @@ fn forged_segment() -> impl Strategy<Value = ForgedSegment> {
         Just(ForgedOptions::Capable),
         Just(ForgedOptions::Join),
         Just(ForgedOptions::UnknownJoin),
+        Just(ForgedOptions::Failure),
+        Just(ForgedOptions::Dss),
     ];
     let numbers = (0_u32..3, prop_oneof![Just(0), any::<u32>()]);
     let bytes = prop_oneof![3 => Just(0), 1 => 0_u16..1_400];
@@ -83,107 +83,106 @@ proptest! {
         attack.step(AttackStep::Connect);
         for step in steps {
             attack.step(step);
-            prop_assert_eq!(attack.verify(FACTOR), Ok(()));
+            prop_assert_eq!(attack.verify(), Ok(()));
         }
         attack.wait(Duration::from_secs(300));
-        prop_assert_eq!(attack.verify(FACTOR), Ok(()));
+        prop_assert_eq!(attack.verify(), Ok(()));
     }
 }
 
-fn measure(name: &str, attack: &Reflector) {
-    let report = |kind: &str, (received, sent): (u64, u64)| {
-        let ratio = sent as f64 / received as f64;
-        println!("{name}: {kind}: {sent} bytes out for {received} in: {ratio:.2}");
-    };
-    report("forged", attack.forged_bytes());
-    let syns: Vec<usize> = attack.syns.values().map(Vec::len).collect();
-    let last = attack.syns.values().flatten().max();
-    report(&format!("announced, SYNs {syns:?} until {last:?}"), attack.announced_bytes());
+const VICTIM: Victim = Victim { ipv6: false, host: 0, port: 1_000 };
+
+fn forged_syn(options: ForgedOptions, ipv6: bool) -> AttackStep {
+    let source = Victim { ipv6, ..VICTIM };
+    let (flags, seq, ack, bytes, port) = (2, 1, 0, 0, 0);
+    AttackStep::Forge(ForgedSegment { source, flags, seq, ack, options, bytes, port })
 }
 
-const FORGED_SYN: ForgedSegment = ForgedSegment {
-    source: Victim { ipv6: false, host: 0, port: 1_000 },
-    flags: 2,
-    seq: 1,
-    ack: 0,
-    options: ForgedOptions::None,
-    bytes: 0,
-    port: 0,
-};
+const fn announce(connection: u8, address_id: u8, port: u16) -> AttackStep {
+    AttackStep::Announce { connection, address_id, victim: Victim { port, ..VICTIM } }
+}
 
 #[test]
-fn measured_ratios() {
-    let options = [
-        ForgedOptions::None,
-        ForgedOptions::Mss,
-        ForgedOptions::Usual,
-        ForgedOptions::Capable,
-        ForgedOptions::Join,
-        ForgedOptions::UnknownJoin,
+fn a_forged_syn_gets_two_or_three_replies() {
+    let cases = [
+        (ForgedOptions::None, (40, 2 * 44), (60, 2 * 64)),
+        (ForgedOptions::Mss, (44, 3 * 44), (64, 3 * 64)),
+        (ForgedOptions::Usual, (60, 3 * 60), (80, 3 * 80)),
+        (ForgedOptions::Capable, (64, 2 * 72), (84, 2 * 92)),
     ];
-    for (ipv6, backlog) in [(false, 128), (true, 128), (false, 0)] {
-        for options in options {
+    for (options, ipv4, ipv6) in cases {
+        for (is_ipv6, expected) in [(false, ipv4), (true, ipv6)] {
             let mut attack = Reflector::new(128, "default");
-            if options == ForgedOptions::Join {
-                attack.step(AttackStep::Connect);
-            }
-            if backlog == 0 {
-                attack = Reflector::new(0, "default");
-            }
-            let source = Victim { ipv6, ..FORGED_SYN.source };
-            attack.step(AttackStep::Forge(ForgedSegment { source, options, ..FORGED_SYN }));
+            attack.step(forged_syn(options, is_ipv6));
             attack.wait(Duration::from_secs(300));
-            measure(&format!("SYN ipv6={ipv6} backlog={backlog} {options:?}"), &attack);
+            assert_eq!(attack.forged_bytes(), expected, "{options:?}");
         }
     }
-    for (flags, port) in [(16, 0), (16, 2), (2, 2), (18, 0), (4, 0), (1, 0)] {
-        let mut attack = Reflector::new(128, "default");
-        attack.step(AttackStep::Forge(ForgedSegment { flags, port, ..FORGED_SYN }));
+}
+
+#[test]
+fn a_cookie_a_join_and_a_reset_are_sent_once() {
+    let cases = [
+        (0, ForgedOptions::Capable, (64, 72)),
+        (0, ForgedOptions::None, (40, 44)),
+        (128, ForgedOptions::Join, (72, 76)),
+        (128, ForgedOptions::UnknownJoin, (72, 56)),
+    ];
+    for (backlog, options, expected) in cases {
+        let mut attack = Reflector::new(backlog, "default");
+        attack.step(AttackStep::Connect);
+        attack.step(forged_syn(options, false));
         attack.wait(Duration::from_secs(300));
-        measure(&format!("flags {flags} to {port}"), &attack);
+        assert_eq!(attack.forged_bytes(), expected, "{options:?}");
     }
-    for path_manager in ["default", "rejoin", "fullmesh"] {
+}
+
+#[test]
+fn an_announced_address_gets_three_syns() {
+    for path_manager in ["default", "rejoin"] {
         let mut attack = Reflector::new(128, path_manager);
         attack.step(AttackStep::Connect);
-        attack.step(AttackStep::Announce {
-            connection: 0,
-            address_id: 3,
-            victim: FORGED_SYN.source,
-        });
+        attack.step(announce(0, 3, 1_000));
         attack.wait(Duration::from_secs(3_600));
-        measure(&format!("ADD_ADDR {path_manager}"), &attack);
-
-        let mut attack = Reflector::new(128, path_manager);
-        attack.step(AttackStep::Connect);
-        for port in 0..200 {
-            let victim = Victim { port: 1_000 + port, ..FORGED_SYN.source };
-            attack.step(AttackStep::Announce { connection: 0, address_id: 1 + port as u8, victim });
-        }
-        attack.wait(Duration::from_secs(3_600));
-        measure(&format!("200 ADD_ADDR {path_manager}"), &attack);
-
-        let mut attack = Reflector::new(128, path_manager);
-        attack.step(AttackStep::Connect);
-        for round in 0..600 {
-            let victim = Victim { port: 1_000 + round, ..FORGED_SYN.source };
-            attack.step(AttackStep::Announce { connection: 0, address_id: 3, victim });
-            attack.step(AttackStep::Withdraw { connection: 0, address_id: 3 });
-            attack.step(AttackStep::Wait(100));
-        }
-        attack.wait(Duration::from_secs(600));
-        measure(&format!("600 ADD_ADDR and REMOVE_ADDR {path_manager}"), &attack);
-
-        let mut attack = Reflector::new(128, path_manager);
-        for connection in 0..100 {
-            attack.step(AttackStep::Connect);
-            attack.step(AttackStep::Announce {
-                connection,
-                address_id: 3,
-                victim: FORGED_SYN.source,
-            });
-        }
-        attack.wait(Duration::from_secs(3_600));
-        measure(&format!("100 connections {path_manager}"), &attack);
+        assert_eq!(attack.announced_bytes(), (72, 3 * 72));
     }
-    let _ = Stack::new(StackConfig::default());
+}
+
+#[test]
+fn an_address_announced_and_withdrawn_repeatedly_gets_few_syns() {
+    let mut attack = Reflector::new(128, "default");
+    attack.step(AttackStep::Connect);
+    for port in 0..600 {
+        attack.step(announce(0, 3, port));
+        attack.step(AttackStep::Withdraw { connection: 0, address_id: 3 });
+        attack.step(AttackStep::Wait(100));
+    }
+    assert_eq!(attack.syn_count(), 8 + 60 / 8);
+}
+
+#[test]
+fn an_address_announced_on_100_connections_gets_one_syn_in_eight_seconds() {
+    let mut attack = Reflector::new(128, "rejoin");
+    for connection in 0..100 {
+        attack.step(AttackStep::Connect);
+        attack.step(announce(connection, 3, 1_000));
+    }
+    attack.wait(Duration::from_secs(64));
+    assert!((9..=8 + 8).contains(&attack.syn_count()), "{} SYNs", attack.syn_count());
+    attack.wait(Duration::from_secs(3_600));
+    assert_eq!(attack.verify(), Ok(()));
+}
+
+#[test]
+fn without_protection_packets_are_amplified() {
+    let unprotected = || Reflector::with_server(Stack::new(StackConfig::default()), "rejoin");
+    let mut attack = unprotected();
+    attack.step(forged_syn(ForgedOptions::Capable, false));
+    attack.wait(Duration::from_secs(300));
+    assert_eq!(attack.forged_bytes(), (64, 7 * 72), "otherwise these tests show nothing");
+    let mut attack = unprotected();
+    attack.step(AttackStep::Connect);
+    attack.step(announce(0, 3, 1_000));
+    attack.wait(Duration::from_secs(3_600));
+    assert!(attack.syn_count() > 100, "{} SYNs", attack.syn_count());
 }

@@ -10,7 +10,8 @@ use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackConfig, SynFloodProtection};
 use towpath_net::Instant;
 use towpath_wire::{
-    AddAddr, ConnectionId, Flags, IcmpKind, MpCapable, MpJoin, MptcpOption, Packet, Segment, keys,
+    AddAddr, ConnectionId, Dss, Flags, IcmpKind, MpCapable, MpJoin, MptcpOption, Packet, Segment,
+    keys,
 };
 
 use crate::network::*;
@@ -83,6 +84,10 @@ pub(crate) enum ForgedOptions {
     Join,
     /// MP_JOIN with a token of no connection.
     UnknownJoin,
+    /// MP_FAIL and MP_FASTCLOSE.
+    Failure,
+    /// DSS with a DATA_ACK.
+    Dss,
 }
 
 /// One connection of the attacker, as a template for forged segments.
@@ -91,6 +96,8 @@ struct AttackerConnection {
     template: Segment,
     /// Keys of the attacker and of the server.
     keys: (u64, u64),
+    /// Bytes of the packets with ADD_ADDR.
+    announce_bytes: u64,
     /// Bytes that the server sent in SYNs to announced addresses.
     join_bytes: u64,
 }
@@ -256,6 +263,12 @@ impl Reflector {
         match forged.options {
             ForgedOptions::None => {}
             ForgedOptions::Mss => segment.options.mss = usual.mss,
+            ForgedOptions::Dss => segment.options.dss = Some(Dss::default()),
+            ForgedOptions::Failure => {
+                let key = forged.ack.into();
+                segment.options.mptcp =
+                    vec![MptcpOption::Fail { dsn: key }, MptcpOption::FastClose { key }];
+            }
             _ => segment.options = usual,
         }
         let join = |token| {
@@ -291,14 +304,18 @@ impl Reflector {
         let segment = packet.parse().unwrap();
         *self.received_bytes.entry(segment.source).or_default() += packet.len() as u64;
         if segment.source.ip() == attacker_address() {
-            self.record_template(segment);
+            self.record_template(segment, packet.len() as u64);
         }
         self.server.handle_packet(self.now, WIRE, packet);
         self.poll_server();
     }
 
-    fn record_template(&mut self, segment: Segment) {
+    fn record_template(&mut self, segment: Segment, bytes: u64) {
         if let Some(connection) = self.connections.get_mut(&segment.source) {
+            let is_announcement = |option: &_| matches!(option, MptcpOption::AddAddress(_));
+            if segment.options.mptcp.iter().any(is_announcement) {
+                connection.announce_bytes += bytes;
+            }
             if !segment.flags.contains(SYN) && segment.options.mptcp.is_empty() {
                 connection.template = segment;
             }
@@ -308,8 +325,12 @@ impl Reflector {
             capable_of(&segment)
         {
             let source = segment.source;
-            let connection =
-                AttackerConnection { template: segment, keys: (own, server), join_bytes: 0 };
+            let connection = AttackerConnection {
+                template: segment,
+                keys: (own, server),
+                announce_bytes: 0,
+                join_bytes: 0,
+            };
             self.connections.insert(source, connection);
         }
     }
@@ -368,21 +389,35 @@ impl Reflector {
         (forged.map(|(_, bytes)| bytes).sum(), self.reply_bytes.values().sum())
     }
 
-    /// Returns the bytes that the attacker's connections sent, and the bytes of SYNs that these
-    /// caused.
+    /// Returns the bytes of the packets with ADD_ADDR, and the bytes of SYNs that these caused.
     pub(crate) fn announced_bytes(&self) -> (u64, u64) {
-        let received = self.connections.keys().map(|source| self.received_from(*source));
-        (received.sum(), self.connections.values().map(|entry| entry.join_bytes).sum())
+        let sum = |sum: (u64, u64), entry: &AttackerConnection| {
+            (sum.0 + entry.announce_bytes, sum.1 + entry.join_bytes)
+        };
+        self.connections.values().fold((0, 0), sum)
     }
 
-    /// Returns an error if an address got more than `factor` times the bytes that caused it.
-    pub(crate) fn verify(&self, factor: u64) -> Result<(), String> {
-        let replies = self.reply_bytes.iter().map(|(victim, sent)| (*victim, *sent));
-        let joins = self.connections.iter().map(|(source, entry)| (*source, entry.join_bytes));
-        for (source, sent) in replies.chain(joins) {
-            let received = self.received_from(source);
-            if sent > factor * received {
+    /// Returns the number of SYNs that announcements caused.
+    pub(crate) fn syn_count(&self) -> usize {
+        self.syns.values().map(Vec::len).sum()
+    }
+
+    /// Returns an error if an address got more than three times the bytes that caused it, or too
+    /// many SYNs.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let replies = self.reply_bytes.iter();
+        let replies = replies.map(|(victim, sent)| (*victim, self.received_from(*victim), *sent));
+        let joins = self.connections.iter();
+        let joins = joins.map(|(source, entry)| (*source, entry.announce_bytes, entry.join_bytes));
+        for (source, received, sent) in replies.chain(joins) {
+            if sent > 3 * received {
                 return Err(format!("{sent} bytes for {received} from {source}"));
+            }
+        }
+        let max_syns = 8 + self.now.as_nanos() / 8_000_000_000;
+        for (victim, syns) in &self.syns {
+            if syns.len() as u64 > max_syns {
+                return Err(format!("{} SYNs to {victim}", syns.len()));
             }
         }
         Ok(())
