@@ -49,6 +49,7 @@ fn step() -> impl Strategy<Value = AttackStep> {
         4 => wait.prop_map(AttackStep::Wait),
         8 => forged_segment().prop_map(AttackStep::Forge),
         1 => Just(AttackStep::Connect),
+        1 => Just(AttackStep::ConnectToAttacker),
         5 => (0_u8..4, 0_u8..12, victim()).prop_map(|(connection, address_id, victim)| {
             AttackStep::Announce { connection, address_id, victim }
         }),
@@ -139,9 +140,9 @@ fn a_cookie_a_join_and_a_reset_are_sent_once() {
 
 #[test]
 fn an_announced_address_gets_three_syns() {
-    for path_manager in ["default", "rejoin"] {
+    for path_manager in ["default", "rejoin", "fullmesh"] {
         let mut attack = Reflector::new(128, path_manager);
-        attack.step(AttackStep::Connect);
+        attack.step(AttackStep::ConnectToAttacker);
         attack.step(announce(0, 3, 1_000));
         attack.wait(Duration::from_secs(3_600));
         assert_eq!(attack.announced_bytes(), (72, 3 * 72));

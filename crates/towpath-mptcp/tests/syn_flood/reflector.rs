@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::stack::{InterfaceId, LocalAddress, Stack, StackConfig, SynFloodProtection};
+use towpath_mptcp::stack::{
+    InterfaceId, LocalAddress, Stack, StackConfig, StackEvent, SynFloodProtection,
+};
 use towpath_net::Instant;
 use towpath_wire::{
-    AddAddr, ConnectionId, Dss, Flags, IcmpKind, MpCapable, MpJoin, MptcpOption, Packet, Segment,
-    keys,
+    AddAddr, ConnectionId, Dss, Flags, IcmpKind, MpJoin, MptcpOption, Packet, Segment, keys,
 };
 
 use crate::network::*;
@@ -29,6 +30,8 @@ pub(crate) enum AttackStep {
     Forge(ForgedSegment),
     /// The attacker opens a connection from its own address.
     Connect,
+    /// The attacked host opens a connection to the attacker.
+    ConnectToAttacker,
     /// One of its connections announces a victim's address (ADD_ADDR).
     Announce { connection: u8, address_id: u8, victim: Victim },
     /// One of its connections withdraws an address (REMOVE_ADDR).
@@ -93,7 +96,7 @@ pub(crate) enum ForgedOptions {
 /// One connection of the attacker, as a template for forged segments.
 #[derive(Debug, Clone)]
 struct AttackerConnection {
-    template: Segment,
+    template: Option<Segment>,
     /// Keys of the attacker and of the server.
     keys: (u64, u64),
     /// Bytes of the packets with ADD_ADDR.
@@ -106,8 +109,11 @@ pub(crate) struct Reflector {
     pub(crate) now: Instant,
     pub(crate) server: Stack,
     attacker: Stack,
+    /// Configuration of the attacked host's connections.
+    config: ConnectionConfig,
     ids: Vec<ConnectionId>,
-    connections: BTreeMap<SocketAddr, AttackerConnection>,
+    /// Connections by the addresses of the attacker and of the attacked host.
+    connections: BTreeMap<(SocketAddr, SocketAddr), AttackerConnection>,
     /// Bytes that the server has received from each address, forged or not.
     received_bytes: BTreeMap<SocketAddr, u64>,
     /// Bytes that the server has sent to each victim, without SYNs that it sends on its own.
@@ -154,14 +160,16 @@ impl Reflector {
         server.set_address(Instant::ZERO, local(server_ipv6(), 2));
         let path_manager = path_manager.to_owned();
         let config = ConnectionConfig { path_manager, ..ConnectionConfig::linux() };
-        server.listen(PORT, config).unwrap();
+        server.listen(PORT, config.clone()).unwrap();
         let mut attacker = Stack::new(StackConfig::default());
         attacker.add_interface(WIRE, 1_500);
         attacker.set_address(Instant::ZERO, local(attacker_address(), 1));
+        attacker.listen(PORT, ConnectionConfig::linux()).unwrap();
         Self {
             now: at_ms(1),
             server,
             attacker,
+            config,
             ids: Vec::new(),
             connections: BTreeMap::new(),
             received_bytes: BTreeMap::new(),
@@ -177,6 +185,7 @@ impl Reflector {
             AttackStep::Wait(ms) => self.wait(Duration::from_millis(ms.into())),
             AttackStep::Forge(forged) => self.forge(&forged),
             AttackStep::Connect => self.connect(),
+            AttackStep::ConnectToAttacker => self.connect_to_attacker(),
             AttackStep::Announce { connection, address_id, victim } => {
                 self.announce(connection.into(), address_id, victim.address());
             }
@@ -222,8 +231,24 @@ impl Reflector {
         }
     }
 
+    fn connect_to_attacker(&mut self) {
+        let remote = SocketAddr::new(attacker_address(), PORT);
+        let config = self.config.clone();
+        let id = self.server.connect(self.now, None, remote, config).unwrap();
+        self.exchange();
+        for _ in 0..2 {
+            let mut data = Bytes::from_static(b"!");
+            self.server.write(self.now, id, &mut data);
+            self.exchange();
+            if let Some(id) = self.ids.last() {
+                self.attacker.write(self.now, *id, &mut Bytes::from_static(b"?"));
+            }
+            self.exchange();
+        }
+    }
+
     pub(crate) fn announce(&mut self, connection: usize, address_id: u8, address: SocketAddr) {
-        let Some(entry) = pick(&self.connections_by_port(), connection).copied() else { return };
+        let Some(entry) = self.pick_connection(connection) else { return };
         let (own_key, server_key) = self.connections[&entry].keys;
         let (address, port) = (address.ip(), Some(address.port()));
         let hmac = keys::add_address_hmac(own_key, server_key, address_id, address, port);
@@ -231,14 +256,14 @@ impl Reflector {
         self.send_option(connection, MptcpOption::AddAddress(option));
     }
 
-    fn connections_by_port(&self) -> Vec<SocketAddr> {
-        self.connections.keys().copied().collect()
+    fn pick_connection(&self, number: usize) -> Option<(SocketAddr, SocketAddr)> {
+        self.connections.keys().copied().nth(number % self.connections.len().max(1))
     }
 
     /// Sends an acknowledgement with an option on a connection of the attacker.
     fn send_option(&mut self, connection: usize, option: MptcpOption) {
-        let Some(source) = pick(&self.connections_by_port(), connection).copied() else { return };
-        let mut segment = self.connections[&source].template.clone();
+        let Some(entry) = self.pick_connection(connection) else { return };
+        let Some(mut segment) = self.connections[&entry].template.clone() else { return };
         segment.flags = ACK;
         segment.seq = segment.seq.wrapping_add(segment.payload.len() as u32);
         segment.payload = towpath_wire::Payload::EMPTY;
@@ -310,29 +335,38 @@ impl Reflector {
         self.poll_server();
     }
 
+    /// Records the attacker's own segments, which later ones resemble.
     fn record_template(&mut self, segment: Segment, bytes: u64) {
-        if let Some(connection) = self.connections.get_mut(&segment.source) {
-            let is_announcement = |option: &_| matches!(option, MptcpOption::AddAddress(_));
-            if segment.options.mptcp.iter().any(is_announcement) {
-                connection.announce_bytes += bytes;
-            }
-            if !segment.flags.contains(SYN) && segment.options.mptcp.is_empty() {
-                connection.template = segment;
-            }
+        let ends = (segment.source, segment.destination);
+        self.record_keys(ends, &segment, false);
+        let Some(connection) = self.connections.get_mut(&ends) else { return };
+        let is_announcement = |option: &_| matches!(option, MptcpOption::AddAddress(_));
+        if segment.options.mptcp.iter().any(is_announcement) {
+            connection.announce_bytes += bytes;
+        }
+        if !segment.flags.contains(SYN) && segment.options.mptcp.is_empty() {
+            connection.template = Some(segment);
+        }
+    }
+
+    /// Records both keys of a connection from its third packet. `ends`: the attacker's first.
+    fn record_keys(
+        &mut self,
+        ends: (SocketAddr, SocketAddr),
+        segment: &Segment,
+        to_attacker: bool,
+    ) {
+        let Some(capable) = capable_of(segment) else { return };
+        let (Some(sender), Some(receiver)) = (capable.sender_key, capable.receiver_key) else {
             return;
-        }
-        if let Some(MpCapable { sender_key: Some(own), receiver_key: Some(server), .. }) =
-            capable_of(&segment)
-        {
-            let source = segment.source;
-            let connection = AttackerConnection {
-                template: segment,
-                keys: (own, server),
-                announce_bytes: 0,
-                join_bytes: 0,
-            };
-            self.connections.insert(source, connection);
-        }
+        };
+        let keys = if to_attacker { (receiver, sender) } else { (sender, receiver) };
+        self.connections.entry(ends).or_insert(AttackerConnection {
+            template: None,
+            keys,
+            announce_bytes: 0,
+            join_bytes: 0,
+        });
     }
 
     pub(crate) fn exchange(&mut self) {
@@ -343,7 +377,11 @@ impl Reflector {
                 self.deliver_to_server(packet);
             }
         }
-        while self.attacker.poll_event().is_some() {}
+        while let Some(event) = self.attacker.poll_event() {
+            if let StackEvent::Accepted { connection, .. } = event {
+                self.ids.push(connection);
+            }
+        }
     }
 
     fn poll_server(&mut self) {
@@ -351,6 +389,8 @@ impl Reflector {
         while let Some((_, packet)) = self.server.poll_transmit(self.now) {
             for packet in packet.split() {
                 if packet.destination() == Some(attacker_address()) {
+                    let segment = packet.parse().unwrap();
+                    self.record_keys((segment.destination, segment.source), &segment, true);
                     self.attacker.handle_packet(self.now, WIRE, packet);
                 } else {
                     self.on_reflected(packet);
@@ -408,7 +448,7 @@ impl Reflector {
         let replies = self.reply_bytes.iter();
         let replies = replies.map(|(victim, sent)| (*victim, self.received_from(*victim), *sent));
         let joins = self.connections.iter();
-        let joins = joins.map(|(source, entry)| (*source, entry.announce_bytes, entry.join_bytes));
+        let joins = joins.map(|(ends, entry)| (ends.0, entry.announce_bytes, entry.join_bytes));
         for (source, received, sent) in replies.chain(joins) {
             if sent > 3 * received {
                 return Err(format!("{sent} bytes for {received} from {source}"));
