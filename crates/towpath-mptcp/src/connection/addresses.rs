@@ -177,7 +177,10 @@ impl Connection {
             return; // §3.4.1: silently ignored
         }
         self.amplification.credit_packet();
-        self.pending_echoes.push(*option);
+        // The peer retransmits an ADD_ADDR without an echo.
+        if self.pending_echoes.len() < MAX_REMOTE_ADDRESSES {
+            self.pending_echoes.push(*option);
+        }
         if let Some(flow) = self.flows.get_mut(index) {
             flow.tcp.set_ack_due();
         }

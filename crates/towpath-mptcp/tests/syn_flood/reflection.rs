@@ -174,6 +174,21 @@ fn an_address_announced_on_100_connections_gets_one_syn_in_eight_seconds() {
     assert_eq!(attack.verify(), Ok(()));
 }
 
+/// Regression: echoes of ADD_ADDR that could not be sent yet had no limit.
+#[test]
+fn regression_echoes_of_announcements_that_wait_are_bounded() {
+    let mut attack = Reflector::new(128, "default");
+    attack.step(AttackStep::Connect);
+    attack.driver_busy = true;
+    for port in 0..1_000 {
+        attack.step(announce(0, 3, port));
+    }
+    attack.driver_busy = false;
+    attack.exchange();
+    attack.wait(Duration::from_secs(300));
+    assert_eq!(attack.echoes, 32);
+}
+
 #[test]
 fn without_protection_packets_are_amplified() {
     let unprotected = || Reflector::with_server(Stack::new(StackConfig::default()), "rejoin");

@@ -120,6 +120,10 @@ pub(crate) struct Reflector {
     reply_bytes: BTreeMap<SocketAddr, u64>,
     /// Times of the SYNs that the server sends on its own, by victim.
     pub(crate) syns: BTreeMap<IpAddr, Vec<Instant>>,
+    /// Number of ADD_ADDR that the attacked host has echoed.
+    pub(crate) echoes: usize,
+    /// Set while the attacked host's packets wait, as if its driver were busy.
+    pub(crate) driver_busy: bool,
     last_to_victim: Option<Packet>,
     last_port: u16,
 }
@@ -175,6 +179,8 @@ impl Reflector {
             received_bytes: BTreeMap::new(),
             reply_bytes: BTreeMap::new(),
             syns: BTreeMap::new(),
+            echoes: 0,
+            driver_busy: false,
             last_to_victim: None,
             last_port: PORT,
         }
@@ -386,11 +392,18 @@ impl Reflector {
 
     fn poll_server(&mut self) {
         while self.server.poll_event().is_some() {}
+        if self.driver_busy {
+            return;
+        }
         while let Some((_, packet)) = self.server.poll_transmit(self.now) {
             for packet in packet.split() {
                 if packet.destination() == Some(attacker_address()) {
                     let segment = packet.parse().unwrap();
                     self.record_keys((segment.destination, segment.source), &segment, true);
+                    let is_echo = |option: &&MptcpOption| {
+                        matches!(option, MptcpOption::AddAddress(AddAddr { hmac: None, .. }))
+                    };
+                    self.echoes += segment.options.mptcp.iter().filter(is_echo).count();
                     self.attacker.handle_packet(self.now, WIRE, packet);
                 } else {
                     self.on_reflected(packet);
