@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use towpath_wire::Flags;
 
 use super::addresses::MAX_REMOTE_ADDRESSES;
+use super::join::JoinHandshake;
 use super::{Connection, ConnectionOutput};
 
 /// Bytes that may be sent for each byte received, as in QUIC (RFC 9000 §8.1).
@@ -72,10 +73,13 @@ impl Connection {
         self.amplification.unused_bytes = self.amplification.unused_bytes.saturating_sub(bytes);
     }
 
-    /// Returns true if an address has answered on this connection.
-    pub(super) fn has_answered(&self, remote: IpAddr) -> bool {
+    /// Returns true if a new subflow has no limit: its peer has answered or is authenticated, or our
+    /// application opens the connection.
+    pub(super) fn begins_answered(&self, remote: IpAddr, join: Option<&JoinHandshake>) -> bool {
+        let Some(join) = join else { return self.client };
         let initial = self.initial_addresses.map(|(_, initial)| initial.ip());
-        initial == Some(remote) || self.amplification.answered.contains(&remote)
+        let has_answered = initial == Some(remote) || self.amplification.answered.contains(&remote);
+        join.is_responder || has_answered
     }
 
     /// Handles the end of a subflow's handshake: its address has answered.

@@ -2,10 +2,10 @@
 //!
 //! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets),
 //! `subflow_context` (a subflow within its connection), `handshake` and `join` (establishment),
-//! `stateless` (establishment under attack). Then `input` (a received segment), `write` and `read`
-//! (the application's side), `schedule` (choice of path and data), `push` (into a subflow's queue),
-//! `emit` (the packet). Finally `addresses`, `fallback` (options vanish), `failure` (MP_FAIL,
-//! reinjection), `timers`, `close`.
+//! `stateless` and `amplification` (establishment under attack). Then `input` (a received segment),
+//! `write` and `read` (the application's side), `schedule` (choice of path and data), `push` (into
+//! a subflow's queue), `emit` (the packet). Finally `addresses`, `fallback` (options vanish),
+//! `failure` (MP_FAIL, reinjection), `timers`, `close`.
 //!
 //! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
 //! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
@@ -504,11 +504,7 @@ impl Connection {
         self.next_number += 1;
         let is_taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
         let slot = (0..PathId::SLOTS).find(|slot| !is_taken(slot)).unwrap_or(PathId::SLOTS - 1);
-        // A client's connection is not caused by a packet, and joins of the peer are authenticated.
-        let is_responder = join.as_ref().is_some_and(|join| join.is_responder);
-        let is_own_first = self.client && join.is_none();
-        let is_known = join.is_some() && self.has_answered(params.remote.ip());
-        let answered = is_responder || is_own_first || is_known;
+        let answered = self.begins_answered(params.remote.ip(), join.as_ref());
         self.flows.push(SubflowContext {
             path: PathId(slot),
             number,

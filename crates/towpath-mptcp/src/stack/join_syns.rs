@@ -1,8 +1,8 @@
 //! Rate limit of SYNs to addresses that peers announced and that have not answered, over all
-//! connections of the stack.
+//! connections of the stack (RFC 8684 §5).
 //!
-//! Many connections may announce the address of one victim. The limits apply to packets, so a
-//! subflow that exceeds them is only delayed. They end for an address that answers.
+//! Peers may announce the address of one victim on many connections. A SYN beyond the limit is lost,
+//! and its subflow retransmits it. An address that answers has no limit.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const PREFIX_BURST: u32 = 8;
 const PREFIX_INTERVAL: Duration = Duration::from_secs(8);
 /// SYNs to all of them: some at once, then 64 per second.
 const TOTAL_BURST: u32 = 256;
-const TOTAL_INTERVAL: Duration = Duration::from_nanos(15_625_000);
+const TOTAL_INTERVAL: Duration = Duration::from_micros(15_625);
 /// Number of prefixes at which unused ones are forgotten. In the 64 s in which a bucket fills, at
 /// most 4,352 SYNs are sent, so fewer remain.
 const MAX_PREFIXES: usize = 8_192;

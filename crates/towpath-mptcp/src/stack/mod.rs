@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`event`], [`error`] and [`status`] (output), this file (the host's own state,
 //! and the application's calls), `input` (received packets), `secrets`. Then SYN flood protection:
-//! [`syn_flood`] and `stateless`, with `half_open`, `syn_options`, `cookies` and `pending_joins`.
+//! [`syn_flood`] and `stateless`, with `half_open`, `syn_options`, `cookies`, `pending_joins` and
+//! `join_syns`.
 
 mod cookies;
 mod counters;
