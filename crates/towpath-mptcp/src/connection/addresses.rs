@@ -176,7 +176,9 @@ impl Connection {
         if !keys::verify_add_addr_hmac(remote_key, local_key, address_id, address, port, hmac) {
             return; // §3.4.1: silently ignored
         }
-        self.amplification.credit_packet();
+        if let Some(limit) = &mut self.amplification {
+            limit.credit_packet();
+        }
         // The peer retransmits an ADD_ADDR without an echo.
         if self.pending_echoes.len() < MAX_REMOTE_ADDRESSES {
             self.pending_echoes.push(*option);

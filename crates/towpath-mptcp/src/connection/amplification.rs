@@ -50,50 +50,55 @@ impl Connection {
     /// Records the length of a received packet, before its segment is processed. `index` is its
     /// subflow.
     pub(crate) fn note_packet_bytes(&mut self, index: usize, bytes: usize) {
-        self.amplification.packet_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let is_half_open = self.flows.get(index).is_some_and(|flow| !flow.answered);
+        let limit = self.amplification.get_or_insert_default();
+        limit.packet_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         if is_half_open && !self.established {
-            self.amplification.credit_packet();
+            limit.credit_packet();
         }
     }
 
     /// Returns the packet composed last if its destination has not answered.
     pub(crate) fn charged_packet(&self) -> Option<ChargedPacket> {
-        self.amplification.charged
+        self.amplification.as_ref()?.charged
     }
 
     /// Returns true if so many bytes may go to an address that has not answered.
     pub(crate) fn may_charge(&self, bytes: usize) -> bool {
-        usize::try_from(self.amplification.unused_bytes).is_ok_and(|unused| bytes <= unused)
+        let unused_bytes = self.amplification.as_ref().map_or(0, |limit| limit.unused_bytes);
+        usize::try_from(unused_bytes).is_ok_and(|unused_bytes| bytes <= unused_bytes)
     }
 
     /// Counts bytes to an address that has not answered.
     pub(crate) fn charge(&mut self, bytes: usize) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.amplification.unused_bytes = self.amplification.unused_bytes.saturating_sub(bytes);
+        if let Some(limit) = &mut self.amplification {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            limit.unused_bytes = limit.unused_bytes.saturating_sub(bytes);
+        }
     }
 
     /// Returns true if a new subflow has no limit: its peer has answered or is authenticated, or our
     /// application opens the connection.
     pub(super) fn begins_answered(&self, remote: IpAddr, join: Option<&JoinHandshake>) -> bool {
         let Some(join) = join else { return self.client };
-        let initial = self.initial_addresses.map(|(_, initial)| initial.ip());
-        let has_answered = initial == Some(remote) || self.amplification.answered.contains(&remote);
-        join.is_responder || has_answered
+        let is_initial = self.initial_addresses.is_some_and(|(_, initial)| initial.ip() == remote);
+        let limit = self.amplification.as_ref();
+        let has_answered = limit.is_some_and(|limit| limit.answered.contains(&remote));
+        join.is_responder || is_initial || has_answered
     }
 
     /// Handles the end of a subflow's handshake: its address has answered.
     pub(super) fn on_answered(&mut self, index: usize) {
         let Some(flow) = self.flows.get_mut(index).filter(|flow| !flow.answered) else { return };
         flow.answered = true;
+        let Some(limit) = &mut self.amplification else { return };
         let remote = flow.remote.ip();
         if flow.join.is_none() {
-            self.amplification.unused_bytes = 0;
+            limit.unused_bytes = 0;
             return;
         }
-        let answered = &mut self.amplification.answered;
-        if answered.len() < MAX_REMOTE_ADDRESSES && !answered.contains(&remote) {
-            answered.push(remote);
+        if limit.answered.len() < MAX_REMOTE_ADDRESSES && !limit.answered.contains(&remote) {
+            limit.answered.push(remote);
         }
         self.out.push(ConnectionOutput::Answered(remote));
     }
@@ -101,9 +106,10 @@ impl Connection {
     /// Records if the packet being composed counts. A RST of a subflow that we open does not: each
     /// one replies to a packet.
     pub(super) fn note_composed(&mut self, index: usize, flags: Flags) {
+        let Some(limit) = &mut self.amplification else { return };
         let flow = self.flows.get(index).filter(|flow| !flow.answered);
         let flow = flow.filter(|flow| flow.join.is_none() || !flags.contains(Flags::RST));
-        self.amplification.charged = flow.map(|flow| ChargedPacket {
+        limit.charged = flow.map(|flow| ChargedPacket {
             destination: flow.remote.ip(),
             is_join: flow.join.is_some(),
         });

@@ -227,7 +227,8 @@ pub(crate) struct Connection {
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
     counters: ConnectionCounters,
-    amplification: AmplificationLimit,
+    /// Limit for addresses that have not answered; `None` without SYN flood protection.
+    amplification: Option<Box<AmplificationLimit>>,
     /// Deadline that the stack has registered for the connection.
     pub(crate) registered_timeout: Option<Instant>,
     /// Set while the connection is in the stack's queue of connections that may send.
@@ -362,7 +363,7 @@ impl Connection {
             last_scheduled: None,
             window_blocked_since: None,
             counters: ConnectionCounters::default(),
-            amplification: AmplificationLimit::default(),
+            amplification: None,
             registered_timeout: None,
             queued: false,
             config,
