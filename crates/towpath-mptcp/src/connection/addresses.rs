@@ -20,7 +20,7 @@ use crate::subflow::CloseReason;
 /// Retransmissions of an ADD_ADDR without an echo (Linux `ADD_ADDR_RETRANS_MAX`).
 const ADD_ADDR_RETRANS_MAX: u32 = 3;
 /// Maximum number of remembered addresses of a peer.
-const MAX_REMOTE_ADDRESSES: usize = 32;
+pub(super) const MAX_REMOTE_ADDRESSES: usize = 32;
 
 /// Address that is announced to the peer, until the peer echoes it.
 #[derive(Debug)]
@@ -176,7 +176,13 @@ impl Connection {
         if !keys::verify_add_addr_hmac(remote_key, local_key, address_id, address, port, hmac) {
             return; // §3.4.1: silently ignored
         }
-        self.pending_echoes.push(*option);
+        if let Some(limit) = &mut self.amplification {
+            limit.credit_packet();
+        }
+        // The peer retransmits an ADD_ADDR without an echo.
+        if self.pending_echoes.len() < MAX_REMOTE_ADDRESSES {
+            self.pending_echoes.push(*option);
+        }
         if let Some(flow) = self.flows.get_mut(index) {
             flow.tcp.set_ack_due();
         }

@@ -111,6 +111,7 @@ impl Connection {
         identification: u16,
         packet: &mut Packet,
     ) {
+        self.note_composed(index, transmit.flags);
         let mut options = std::mem::take(&mut transmit.options);
         let payload = match (&transmit.data, self.flows.get(index)) {
             (Some(sent), Some(flow)) => flow.payload_of(sent),

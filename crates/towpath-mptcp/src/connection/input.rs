@@ -40,6 +40,9 @@ impl Connection {
         {
             self.fall_back_to_tcp(Some(FallbackReason::SimultaneousOpen));
         }
+        if outcome.established {
+            self.on_answered(index);
+        }
         if outcome.established && self.flows.get(index).is_some_and(|flow| flow.join.is_none()) {
             self.on_first_established();
         }

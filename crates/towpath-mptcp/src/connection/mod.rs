@@ -2,16 +2,17 @@
 //!
 //! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets),
 //! `subflow_context` (a subflow within its connection), `handshake` and `join` (establishment),
-//! `stateless` (establishment under attack). Then `input` (a received segment), `write` and `read`
-//! (the application's side), `schedule` (choice of path and data), `push` (into a subflow's queue),
-//! `emit` (the packet). Finally `addresses`, `fallback` (options vanish), `failure` (MP_FAIL,
-//! reinjection), `timers`, `close`.
+//! `stateless` and `amplification` (establishment under attack). Then `input` (a received segment),
+//! `write` and `read` (the application's side), `schedule` (choice of path and data), `push` (into
+//! a subflow's queue), `emit` (the packet). Finally `addresses`, `fallback` (options vanish),
+//! `failure` (MP_FAIL, reinjection), `timers`, `close`.
 //!
 //! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
 //! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
 //! subflow offsets. Fallback to plain TCP depends on this equality.
 
 mod addresses;
+mod amplification;
 mod close;
 pub mod config;
 mod emit;
@@ -59,6 +60,7 @@ pub use config::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare
 pub use limit::{SendLimit, SubflowLimit};
 
 use addresses::PendingAddAddr;
+use amplification::AmplificationLimit;
 use fallback::FallbackState;
 pub(crate) use handshake::{capable, join_syn};
 use join::JoinHandshake;
@@ -89,6 +91,8 @@ pub(crate) enum ConnectionOutput {
     Accepted,
     /// Open a subflow: it needs a port and an initial sequence number.
     Open(PathManagerAction),
+    /// An announced address has answered an MP_JOIN of ours.
+    Answered(IpAddr),
     /// A subflow was removed: its addresses are free.
     SubflowRemoved(SocketAddr, SocketAddr),
 }
@@ -223,6 +227,8 @@ pub(crate) struct Connection {
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
     counters: ConnectionCounters,
+    /// Limit for addresses that have not answered; `None` without SYN flood protection.
+    amplification: Option<Box<AmplificationLimit>>,
     /// Deadline that the stack has registered for the connection.
     pub(crate) registered_timeout: Option<Instant>,
     /// Set while the connection is in the stack's queue of connections that may send.
@@ -357,6 +363,7 @@ impl Connection {
             last_scheduled: None,
             window_blocked_since: None,
             counters: ConnectionCounters::default(),
+            amplification: None,
             registered_timeout: None,
             queued: false,
             config,
@@ -498,6 +505,7 @@ impl Connection {
         self.next_number += 1;
         let is_taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
         let slot = (0..PathId::SLOTS).find(|slot| !is_taken(slot)).unwrap_or(PathId::SLOTS - 1);
+        let answered = self.begins_answered(params.remote.ip(), join.as_ref());
         self.flows.push(SubflowContext {
             path: PathId(slot),
             number,
@@ -530,6 +538,7 @@ impl Connection {
             window_limit: INITIAL_WINDOW_BYTES,
             closed: None,
             closed_locally: false,
+            answered,
         });
         self.advertisement.changed = true;
         self.update_data_options();

@@ -76,6 +76,8 @@ pub(crate) struct SubflowContext {
     pub(super) closed: Option<CloseReason>,
     /// Set when we closed the subflow on purpose: its end does not count as a failure.
     pub(super) closed_locally: bool,
+    /// Set when the peer's address has answered, on this subflow or an earlier one.
+    pub(super) answered: bool,
 }
 
 impl SubflowContext {

@@ -23,4 +23,6 @@ pub struct StackCounters {
     pub cookies_refused: u64,
     /// Replies to packets of no connection that were dropped, because too many were queued.
     pub replies_dropped: u64,
+    /// Packets dropped because their address has not answered, with SYN flood protection.
+    pub unanswered_dropped: u64,
 }

@@ -25,6 +25,9 @@ impl Stack {
     /// taken.
     pub fn receive(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         self.counters.received += 1;
+        if let Some(syn_flood) = &mut self.syn_flood_state {
+            syn_flood.packet_bytes = packet.len();
+        }
         let mut segment = self.segment.take().unwrap_or_else(|| Box::new(Segment::EMPTY));
         match packet.parse_into(&mut segment) {
             Ok(()) => self.on_segment(now, interface, &mut segment),
@@ -53,6 +56,7 @@ impl Stack {
                 {
                     return self.on_syn(now, interface, segment, Some(used_until));
                 }
+                self.note_packet_bytes(id, index);
                 self.update_connection(now, id, |connection, host| {
                     connection.on_segment(host, index, segment);
                 });
@@ -142,6 +146,7 @@ impl Stack {
             }
             self.insert(id, connection, (tuple.local, tuple.remote));
             self.half_open.insert(id, listener_id, source);
+            self.note_packet_bytes(id, 0);
             self.reschedule(now, id);
         }
     }

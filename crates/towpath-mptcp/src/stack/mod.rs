@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`event`], [`error`] and [`status`] (output), this file (the host's own state,
 //! and the application's calls), `input` (received packets), `secrets`. Then SYN flood protection:
-//! [`syn_flood`] and `stateless`, with `half_open`, `syn_options`, `cookies` and `pending_joins`.
+//! [`syn_flood`] and `stateless`, with `half_open`, `syn_options`, `cookies`, `pending_joins` and
+//! `join_syns`.
 
 mod cookies;
 mod counters;
@@ -11,6 +12,7 @@ pub mod error;
 pub mod event;
 mod half_open;
 mod input;
+mod join_syns;
 mod pending_joins;
 mod secrets;
 mod stateless;
@@ -488,6 +490,9 @@ impl Stack {
                 if !self.scratch.out.is_empty() {
                     self.apply_outputs(now, id);
                 }
+                if self.syn_flood_state.is_some() && !self.may_transmit(now, id, packet.len()) {
+                    continue;
+                }
                 return Some(interface);
             }
             self.ready.pop_front();
@@ -654,6 +659,11 @@ impl Stack {
             }
             ConnectionOutput::Accepted => self.report_established(id),
             ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
+            ConnectionOutput::Answered(remote) => {
+                if let Some(syn_flood) = &mut self.syn_flood_state {
+                    syn_flood.join_syns.on_answered(remote);
+                }
+            }
             ConnectionOutput::SubflowRemoved(local, remote) => {
                 // Another connection may already use the four-tuple.
                 if self.subflows.get(&(local, remote)) == Some(id) {

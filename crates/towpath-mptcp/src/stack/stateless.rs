@@ -272,6 +272,30 @@ impl Stack {
         }
     }
 
+    /// Passes the length of the packet being processed to the connection of its subflow.
+    pub(super) fn note_packet_bytes(&mut self, id: ConnectionId, index: usize) {
+        let Some(syn_flood) = &self.syn_flood_state else { return };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.note_packet_bytes(index, syn_flood.packet_bytes);
+        }
+    }
+
+    /// Returns true if a connection's packet may leave, which then counts. It may not if its
+    /// destination has not answered and has got too much (see [`crate::connection`]).
+    pub(super) fn may_transmit(&mut self, now: Instant, id: ConnectionId, bytes: usize) -> bool {
+        let Some(syn_flood) = &mut self.syn_flood_state else { return true };
+        let Some(connection) = self.connections.get_mut(&id) else { return true };
+        let Some(packet) = connection.charged_packet() else { return true };
+        let permitted = connection.may_charge(bytes)
+            && (!packet.is_join || syn_flood.join_syns.consume(now, packet.destination));
+        if permitted {
+            connection.charge(bytes);
+        } else {
+            self.counters.unanswered_dropped += 1;
+        }
+        permitted
+    }
+
     /// Queues a reply that belongs to no connection.
     pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, reply: &Segment) {
         if self.syn_flood_state.is_some() && self.stray_packets.len() >= MAX_STRAY_REPLIES {

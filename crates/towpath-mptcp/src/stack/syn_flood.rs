@@ -7,12 +7,17 @@
 //! connection does not know of it before. At most [`super::StackConfig::time_wait_limit`]
 //! connections are in TIME-WAIT. Sequence numbers and ports follow from a secret of 128 bits.
 //!
+//! A stack must not be a reflector either: an address that has not answered gets at most three times
+//! the bytes of the packets that caused it (`amplification` in [`crate::connection`]). SYNs to
+//! addresses that peers announced also have a rate limit ([`super::join_syns`]).
+//!
 //! Not limited here: completed connections, which are the application's task, and the packet rate,
 //! which is the driver's.
 
 use std::collections::VecDeque;
 use std::fmt;
 
+use super::join_syns::JoinSynLimit;
 use super::pending_joins::PendingJoinTable;
 pub use super::secrets::SECRET_BYTES;
 use towpath_wire::ConnectionId;
@@ -27,7 +32,7 @@ pub struct SynFloodProtection {
     /// listeners. Beyond this limit, it gets cookies.
     pub half_open_per_source: usize,
     /// SYN/ACK retransmissions before a half-open connection is given up: with the usual timeout, 3
-    /// take 15 seconds.
+    /// take 15 seconds. One or two of them are sent; the others only if the client repeats its SYN.
     pub syn_ack_retries: u32,
 }
 
@@ -54,6 +59,9 @@ pub(super) struct SynFloodState {
     pub(super) half_open_per_source: usize,
     pub(super) syn_ack_retries: u32,
     pub(super) joins: PendingJoinTable,
+    pub(super) join_syns: JoinSynLimit,
+    /// Length of the packet being processed.
+    pub(super) packet_bytes: usize,
     /// Connections that are over and in TIME-WAIT, the oldest first; some may be removed.
     pub(super) waiting: VecDeque<ConnectionId>,
 }
@@ -65,6 +73,8 @@ impl SynFloodState {
             half_open_per_source,
             syn_ack_retries,
             joins: PendingJoinTable::default(),
+            join_syns: JoinSynLimit::default(),
+            packet_bytes: 0,
             waiting: VecDeque::new(),
         }
     }

@@ -14,7 +14,10 @@ mod cookies;
 mod flood;
 mod injection;
 mod joins;
+mod losses;
 mod network;
+mod reflection;
+mod reflector;
 #[path = "../repetitions/mod.rs"]
 mod repetitions;
 mod time_wait;
