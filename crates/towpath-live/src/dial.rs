@@ -166,7 +166,7 @@ impl Dialer {
             )?;
             let guard = ConnectionGuard::new(host, connection.id());
             let open = |number: &u16| {
-                let stream = connection.open_stream(&preamble(*number))?;
+                let stream = connection.open_stream(&preamble(*number), timeout)?;
                 let stream_role = (stream, *number == 0);
                 Ok(DataStream::Quic(QuicDataStream::new(
                     connection.clone(),

@@ -28,6 +28,11 @@ use crate::protocol::{Preamble, ServerLimits};
 
 /// Initial receive window of a connection in bytes, for all streams, before its preamble.
 const INITIAL_WINDOW_BYTES: u64 = 64 * 1024;
+/// Streams that a connection may have open, before it belongs to a test. Each can make the library
+/// hold [`STREAM_GAP_BYTES`].
+const INITIAL_STREAMS: u32 = 2;
+/// Memory of a stream whose data has gaps: the library keeps whole packets for single bytes.
+pub(super) const STREAM_GAP_BYTES: u64 = 32 * 1024;
 /// Maximum total number of streams of one connection.
 const MAX_STREAMS: usize = 4_096;
 
@@ -143,7 +148,7 @@ fn config(identity: Identity, limits: &ServerLimits, migration: bool) -> QuicCon
         identity: Some(identity),
         idle_timeout: IDLE_TIMEOUT,
         initial_window_bytes: Some(INITIAL_WINDOW_BYTES),
-        max_streams: limits.streams.max(1),
+        max_streams: INITIAL_STREAMS,
         validation: AddressValidation {
             // Handshakes from spoofed addresses must not exhaust the limits.
             retry_from: max_pending / 4,

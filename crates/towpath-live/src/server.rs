@@ -39,8 +39,10 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum bytes of one echo.
 const ECHO_BYTES: usize = 4_096;
-/// Freed memory of tests from which it is returned to the system.
+/// Freed memory of tests from which it is returned to the system during other tests.
 const MIN_RELEASED_BYTES: u64 = 4 << 20;
+/// Interval at which free memory is returned to the system while no test runs.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 /// Attempts to find a port that is free for both TCP and UDP, if any port will do.
 const MAX_PORT_ATTEMPTS: usize = 16;
 /// Time that a terminating server gives its last messages; over QUIC this process delivers them.
@@ -227,7 +229,7 @@ impl Server {
     pub fn run(mut self, on_event: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
         let _ = self.state.on_event.set(Box::new(on_event)); // set only here
         let (mut last_source_expiry, mut last_test_expiry) = (Instant::ZERO, Instant::ZERO);
-        let mut max_held_bytes = 0;
+        let (mut max_held_bytes, mut last_release) = (0, Instant::ZERO);
         loop {
             let state = &self.state;
             self.acceptor.poll(&state.config.limits, &mut |socket, preamble| {
@@ -244,8 +246,11 @@ impl Server {
                 state.budget.expire(now);
                 self.quic_acceptor.iter().for_each(QuicAcceptor::expire);
                 let held_bytes = state.tests.memory().held_bytes();
-                if max_held_bytes.saturating_sub(held_bytes) >= MIN_RELEASED_BYTES {
-                    max_held_bytes = held_bytes;
+                let is_due = now.saturating_since(last_release) > RELEASE_INTERVAL;
+                if max_held_bytes.saturating_sub(held_bytes) >= MIN_RELEASED_BYTES
+                    || (is_due && state.tests.is_idle())
+                {
+                    (max_held_bytes, last_release) = (held_bytes, now);
                     sys::release_free_memory();
                 }
             }

@@ -61,7 +61,8 @@ pub struct QuicConfig {
     /// [`crate::QuicStack::configure`] is called. `None` uses `receive_window_bytes` from the
     /// start.
     pub initial_window_bytes: Option<u64>,
-    /// Limit of streams that the peer may have open at the same time.
+    /// Limit of streams that the peer may have open at the same time. [`crate::QuicStack::configure`]
+    /// can raise it.
     pub max_streams: u32,
     /// Idle time after which the connection is abandoned.
     pub idle_timeout: Duration,

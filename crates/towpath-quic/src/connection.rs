@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, PathId, StreamEvent, VarInt};
+use noq_proto::{ConnectionEvent, ConnectionHandle, Dir, Endpoint, PathId, StreamEvent, VarInt};
 use towpath_net::Instant;
 
 use crate::config::{QuicConfig, var_int};
@@ -324,6 +324,7 @@ impl Connection {
                 .map_or(Ok(()), |handle| handle.switch(&config.congestion_control, std_now))?;
         }
         self.policy = Policy::new(config.policy);
+        self.inner.set_max_concurrent_streams(Dir::Bi, config.max_streams.into());
         self.inner.set_receive_window(var_int(config.window_bytes()));
         self.inner.set_send_window(config.send_window_bytes.max(1));
         self.config.congestion_control.clone_from(&config.congestion_control);

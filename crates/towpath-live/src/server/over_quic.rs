@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use towpath_net::SourcePrefix;
-use towpath_quic::Fingerprint;
+use towpath_quic::{Fingerprint, QuicConfig};
 use towpath_run::token::TestToken;
+use towpath_scenario::flow_plan::streams;
 use towpath_sockets::quic::{BlockingStream, DriverContext};
 use towpath_sockets::stream::quic::QuicConnection;
 
@@ -115,7 +116,9 @@ fn attach_over_quic(
     let quic = QuicConnection::accepted(host, connection, log);
     let data_stream = QuicDataStream::new(quic, (stream, preamble.stream == 0), guard);
     if test.add(stream_key, DataStream::Quic(data_stream)) {
-        let config = dial::flow_config(&test.scenario, 1, &test.plan);
+        let flow = test.scenario.flows.get(usize::from(preamble.flow));
+        let max_streams = flow.map_or(1, |flow| streams(&flow.pattern));
+        let config = QuicConfig { max_streams, ..dial::flow_config(&test.scenario, 1, &test.plan) };
         // Cannot fail, as unknown names were replaced.
         let _ = driver.host.configure(driver.now, connection, &config);
     }

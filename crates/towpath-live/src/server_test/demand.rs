@@ -9,6 +9,7 @@ use towpath_sockets::test_memory::MemoryDemand;
 
 use crate::admission::ResourceDemand;
 use crate::protocol::TestPlan;
+use crate::quic_acceptor::STREAM_GAP_BYTES;
 
 /// Memory that a thread uses, in bytes.
 const THREAD_BYTES: u64 = 32 * 1024;
@@ -51,7 +52,8 @@ pub(super) fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceD
             memory.setup_bytes +=
                 direction_count * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
         } else if plan.transport.is_quic() {
-            memory.setup_bytes += CONNECTION_BYTES + transfer_count * block;
+            memory.setup_bytes +=
+                CONNECTION_BYTES + transfer_count * block + stream_count * STREAM_GAP_BYTES;
         } else if is_exchange {
             memory.setup_bytes += BLOCK_BYTES as u64;
         } else {

@@ -194,6 +194,11 @@ impl TestTable {
         }
     }
 
+    /// Returns true if no test is set up or running.
+    pub(crate) fn is_idle(&self) -> bool {
+        unfinished(&self.lock()).next().is_none()
+    }
+
     /// Stops the traffic of all tests.
     pub(crate) fn stop_all(&self) {
         self.lock().values().for_each(|test| test.stop());

@@ -100,10 +100,10 @@ fn rates_and_limits_hold_over_quic() {
 fn data_right_behind_the_preamble_is_served() {
     let server = serve(None, ServerLimits::default());
     let host = start_client();
-    let connection = dial(&host, server).unwrap();
     let preamble =
         Preamble { kind: ConnectionKind::Echo, flow: 0, stream: 0, token: TestToken::NONE };
     for length in [1, 1_000, 50_000] {
+        let connection = dial(&host, server).unwrap();
         let stream = connection.open_stream().unwrap();
         let data = vec![b'x'; length];
         stream.write(&[&preamble.to_bytes()[..], &data].concat(), HANG_TIMEOUT).unwrap();
@@ -115,6 +115,7 @@ fn data_right_behind_the_preamble_is_served() {
         }
         assert!(echoed == data);
     }
+    let connection = dial(&host, server).unwrap();
     let control = connection.open_stream().unwrap();
     let preamble = Preamble { kind: ConnectionKind::Control, ..preamble };
     let hello = frame::to_bytes(&ClientMessage::Hello { towpath: "0".to_owned() }).unwrap();
@@ -297,4 +298,20 @@ fn datagrams_and_quic_share_their_port() {
             assert_eq!(EchoDatagram::parse_reply(&buffer[..length]), Some(request));
         }
     });
+}
+
+/// Regression: a connection without a test could have 256 streams open. With gaps in the data of
+/// each, 100 connections made the server hold 494 MiB.
+#[test]
+fn a_connection_without_a_test_has_two_streams() {
+    let server = serve(None, ServerLimits::default());
+    let host = start_client();
+    let connection = dial(&host, server).unwrap();
+    let _echoes =
+        [(); 2].map(|()| open_with_preamble(&connection, ConnectionKind::Echo, TestToken::NONE));
+    assert!(connection.open_stream().is_err());
+    // A test gets as many as its flow has.
+    let flow = "pattern = \"iperf\"\nduration = \"500 ms\"\nstreams = 40";
+    let records = measure(&measure_request(server, Transport::Quic, flow), &mut |_| {}).unwrap();
+    assert!(summary(&records).ok, "{:?}", summary(&records));
 }

@@ -142,15 +142,30 @@ impl QuicConnection {
         Ok(Self { host: Arc::clone(host), id, log })
     }
 
-    /// Opens a stream and writes `first`; its application is attached later.
-    pub fn open_stream(&self, first: &[u8]) -> io::Result<StreamId> {
-        let (id, mut first) = (self.id, Bytes::copy_from_slice(first));
-        let opened = self.host.call(move |driver| {
-            let stream = driver.host.open_stream(id)?;
-            let written = driver.host.write(driver.now, id, stream, &mut first);
-            written.is_ok().then_some(stream).filter(|_| first.is_empty())
-        })?;
-        opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))
+    /// Opens a stream and writes `first`; its application is attached later. Waits until the peer
+    /// admits another stream.
+    pub fn open_stream(&self, first: &[u8], timeout: Duration) -> io::Result<StreamId> {
+        const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+        let clock = self.host.clock();
+        let deadline = clock.now() + timeout;
+        loop {
+            let (id, mut first) = (self.id, Bytes::copy_from_slice(first));
+            let opened = self.host.call(move |driver| {
+                let Some(stream) = driver.host.open_stream(id) else { return Ok(None) };
+                let written = driver.host.write(driver.now, id, stream, &mut first);
+                match written {
+                    Ok(_) if first.is_empty() => Ok(Some(stream)),
+                    Ok(_) | Err(_) => Err(io::Error::other("the peer accepts no data")),
+                }
+            })?;
+            match opened? {
+                Some(stream) => return Ok(stream),
+                None if clock.now() >= deadline => {
+                    return Err(io::Error::other("the peer admits no more streams"));
+                }
+                None => clock.sleep_until(clock.now() + RETRY_INTERVAL),
+            }
+        }
     }
 
     /// Attaches an application to a stream.
