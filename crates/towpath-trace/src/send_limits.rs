@@ -430,7 +430,9 @@ impl SenderTracker {
         let mut time_ns = from_ns;
         while time_ns < to_ns {
             let width = self.series.width_ns().max(1);
-            let end = (time_ns / width + 1).saturating_mul(width).min(to_ns);
+            let bin_end = (time_ns / width + 1).saturating_mul(width);
+            // All times before the first bin count in it.
+            let end = bin_end.max(self.series.begin_ns()).min(to_ns);
             let Some(bin) = self.series.bin_mut(time_ns) else { return };
             let states = if at_sender { &mut bin.at_sender_us } else { &mut bin.at_receiver_us };
             if let Some(state_us) = states.get_mut(state_index) {
@@ -476,6 +478,21 @@ mod tests {
 
     fn outstanding_state() -> ConnectionSendState {
         ConnectionSendState { is_outstanding: true, ..ConnectionSendState::default() }
+    }
+
+    /// Regression: when the time of a packet was far before the first bin, time was added in steps
+    /// of one bin. Two packets 4,000,000,000 s apart then kept `trace` busy without end.
+    #[test]
+    fn time_before_the_first_bin_is_added_at_once() {
+        let mut sender = SenderTracker::default();
+        let late_ns = 4_000_000_000_000 * MS;
+        for (from_ns, to_ns) in [(late_ns, late_ns + MS), (0, late_ns), (0, late_ns + 9 * MS)] {
+            sender.add_time(from_ns, to_ns, (Part::SlowStart, None), true);
+        }
+        let bins = sender.series.bins(sender.series.width_ns());
+        let total_us: u64 =
+            { bins.iter() }.flat_map(|(_, bin)| bin.at_sender_us).map(u64::from).sum();
+        assert!(total_us >= u64::from(u32::MAX), "{total_us}");
     }
 
     #[test]

@@ -215,6 +215,11 @@ impl<T: Merge> BinnedSeries<T> {
         self.width_ns
     }
 
+    /// Returns the time at which the first bin begins; 0 without any bin.
+    pub(super) fn begin_ns(&self) -> u64 {
+        if self.bins.is_empty() { 0 } else { self.first.saturating_mul(self.width_ns) }
+    }
+
     /// Returns the times at which the first and the last bin begin; `None` without any bin.
     pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
         let last = self.first + (self.bins.len() as u64).checked_sub(1)?;
