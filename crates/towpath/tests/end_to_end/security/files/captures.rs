@@ -30,11 +30,17 @@ const ACK: u8 = 16;
 struct CaptureFile {
     bytes: Vec<u8>,
     packets: u32,
+    /// Added to the time of a packet, in units of 2^32 µs.
+    high_time: u32,
 }
 
 impl CaptureFile {
     fn new() -> Self {
-        Self { bytes: [section_block(&[]), interface_block(&[])].concat(), packets: 0 }
+        Self {
+            bytes: [section_block(&[]), interface_block(&[])].concat(),
+            packets: 0,
+            high_time: 0,
+        }
     }
 
     /// Adds an IPv4 packet with TCP options, whose length must be a multiple of 4.
@@ -57,7 +63,11 @@ impl CaptureFile {
         packet.extend([seq, ack].map(u32::to_be_bytes).concat());
         packet.extend([header_words << 4, flags, 255, 255, 0, 0, 0, 0]);
         packet.extend([options, payload].concat());
-        self.bytes.extend(packet_block([0, self.packets], packet.len() as u32, &packet));
+        self.bytes.extend(packet_block(
+            [self.high_time, self.packets],
+            packet.len() as u32,
+            &packet,
+        ));
         self.packets += 1;
     }
 
@@ -109,6 +119,11 @@ fn attack_capture(kind: &str, count: u32) -> Vec<u8> {
                 let option = [&[30, 16, 0x30, number as u8][..], &number.to_be_bytes(), &[1; 8]];
                 file.add([CLIENT, SERVER], [101, 201], ACK, &option.concat(), &[]);
             }
+            // Times that jump by 123 years and back.
+            "times" => {
+                file.high_time = number % 2 * 900_000;
+                file.add([CLIENT, SERVER], [101 + number * 4, 201], ACK, &[], b"data");
+            }
             _ => {
                 let option = [30, 3, 0x50 | (number % 2) as u8, 1];
                 file.add([CLIENT, SERVER], [101, 201], ACK, &option, &[]);
@@ -142,8 +157,16 @@ fn analyse(folder: &TestDir, options: &[&str]) -> ProgramOutput {
 fn a_capture_of_many_subflows_has_a_bounded_page_and_ends() {
     let folder = TestDir::new();
     let count = times(8_000, 75_000);
-    let kinds =
-        ["joins", "unknown joins", "connections", "resets", "data", "addresses", "priorities"];
+    let kinds = [
+        "joins",
+        "unknown joins",
+        "connections",
+        "resets",
+        "data",
+        "addresses",
+        "priorities",
+        "times",
+    ];
     for kind in kinds {
         folder.write("c.pcapng", attack_capture(kind, u32::try_from(count).unwrap()));
         let table = analyse(&folder, &["-o", "c.html"]).out;
