@@ -306,8 +306,9 @@ impl ServerTest {
     }
 
     fn end(&self, result: ReportText, at: Instant) {
-        *self.lock() = TestState::Ended { result: Arc::new(result), at };
+        // Before the result can be found: it would be removed if its memory counted twice.
         self.budget.release_memory();
+        *self.lock() = TestState::Ended { result: Arc::new(result), at };
         self.changed.notify_all();
     }
 

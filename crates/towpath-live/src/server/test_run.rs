@@ -71,6 +71,8 @@ impl Drop for TestRun {
                 ..HostReport::default()
             });
         }
+        // The report holds all that remains of the traffic.
+        self.test.budget.release_memory();
         let report = report.finish(self.state.tests.memory().charge(0));
         let (now, limits) = (self.state.clock.now(), &self.state.config.limits);
         self.state.tests.end(&self.test, report, now, limits);
