@@ -1,8 +1,8 @@
 //! Admission control of a server: connection permits, tests, threads, memory and rates.
 //!
-//! Three rules protect [sources](SourcePrefix) from each other. When all permits are in use, the source with the most permits loses its oldest
-//! one. The last half of the test slots is reserved for sources without a test. A test gets at most
-//! half of the free threads and of the free memory.
+//! Three rules protect [sources](SourcePrefix) from each other. When all permits are in use, the
+//! source with the most permits loses its oldest one. The last half of the test slots is reserved
+//! for sources without a test. A test gets at most half of the free threads and of the free memory.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -148,8 +148,8 @@ struct Supervisor<L> {
 }
 
 impl<L: NotificationListener> Supervisor<L> {
-    /// Answers a notification. No error ends the supervisor, because every call of the program would
-    /// then fail. `pause` waits before an attempt is repeated.
+    /// Answers a notification. No error ends the supervisor, because every call of the program
+    /// would then fail. `pause` waits before an attempt is repeated.
     fn handle_notification(&mut self, pause: &mut dyn FnMut()) {
         let notification = match self.listener.receive() {
             Ok(Some(notification)) => notification,

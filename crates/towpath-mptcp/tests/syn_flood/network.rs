@@ -98,7 +98,7 @@ pub(crate) fn at_ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-fn local_address(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
+pub(crate) fn local_address(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
     LocalAddress {
         address_id,
         address,

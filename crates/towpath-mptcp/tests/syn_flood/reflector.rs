@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
-use towpath_mptcp::stack::{
-    InterfaceId, LocalAddress, Stack, StackConfig, StackEvent, SynFloodProtection,
-};
+use towpath_mptcp::stack::{InterfaceId, Stack, StackConfig, StackEvent, SynFloodProtection};
 use towpath_net::Instant;
 use towpath_wire::{
     AddAddr, ConnectionId, Dss, Flags, IcmpKind, MpJoin, MptcpOption, Packet, Segment, keys,
@@ -136,21 +134,6 @@ fn attacker_address() -> IpAddr {
     Ipv4Addr::new(10, 9, 0, 1).into()
 }
 
-fn local(address: IpAddr, address_id: u8) -> LocalAddress {
-    LocalAddress {
-        address_id,
-        address,
-        port: None,
-        interface: WIRE,
-        up: true,
-        subflow: false,
-        signal: false,
-        backup: false,
-        fullmesh: false,
-        laminar: false,
-    }
-}
-
 impl Reflector {
     pub(crate) fn new(backlog: usize, path_manager: &str) -> Self {
         let config = StackConfig { syn_backlog: backlog, ..StackConfig::default() };
@@ -160,14 +143,14 @@ impl Reflector {
 
     pub(crate) fn with_server(mut server: Stack, path_manager: &str) -> Self {
         server.add_interface(WIRE, 1_500);
-        server.set_address(Instant::ZERO, local(server_address(), 1));
-        server.set_address(Instant::ZERO, local(server_ipv6(), 2));
+        server.set_address(Instant::ZERO, local_address(server_address(), 1, true));
+        server.set_address(Instant::ZERO, local_address(server_ipv6(), 2, true));
         let path_manager = path_manager.to_owned();
         let config = ConnectionConfig { path_manager, ..ConnectionConfig::linux() };
         server.listen(PORT, config.clone()).unwrap();
         let mut attacker = Stack::new(StackConfig::default());
         attacker.add_interface(WIRE, 1_500);
-        attacker.set_address(Instant::ZERO, local(attacker_address(), 1));
+        attacker.set_address(Instant::ZERO, local_address(attacker_address(), 1, true));
         attacker.listen(PORT, ConnectionConfig::linux()).unwrap();
         Self {
             now: at_ms(1),
