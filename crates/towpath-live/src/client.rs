@@ -351,6 +351,7 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
             .congestion_control
             .clone()
             .unwrap_or_else(system_congestion_control),
+        started_us: Some(towpath_os::clock::unix_us()),
         order: request.run_order,
         conditions,
         ..meta

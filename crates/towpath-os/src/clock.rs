@@ -7,6 +7,11 @@ use towpath_net::Instant;
 #[cfg(target_os = "linux")]
 use crate::sys::{monotonic, real_time};
 
+/// Returns the wall-clock time in microseconds since 1970 (Unix time).
+pub fn unix_us() -> u64 {
+    real_time().as_micros() as u64
+}
+
 /// A monotonic clock. Copies share their origin.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {

@@ -9,11 +9,32 @@ use sha2::{Digest as _, Sha256};
 
 use crate::text::esc;
 
+/// Part of a page that a web server adds to a report.
+#[derive(Debug, Clone, Copy)]
+pub struct SiteFrame<'a> {
+    /// Markup at the top of the body, in which all texts from outside are escaped.
+    pub navigation: &'a str,
+    /// Rules that follow the report's own style sheet.
+    pub style: &'a str,
+}
+
 /// Returns the beginning of a page up to its body; `script` is the exact content of its only
 /// executable script element.
 pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
+    head_in(title, style, script, None)
+}
+
+/// Returns the beginning of a page in the frame of a site, whose forms are sent to the site itself.
+pub(crate) fn head_in(
+    title: &str,
+    style: &str,
+    script: Option<&str>,
+    site: Option<&SiteFrame<'_>>,
+) -> String {
+    let style = &format!("{style}{}", site.map_or("", |site| site.style));
     let mut rules = format!(
-        "default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{}'",
+        "default-src 'none'; base-uri 'none'; form-action '{}'; style-src '{}'",
+        if site.is_some() { "self" } else { "none" },
         content_hash(style)
     );
     if let Some(script) = script {
@@ -25,8 +46,9 @@ pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{rules}\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
          <meta name=\"color-scheme\" content=\"light dark\"/>\
-         <title>{} – towpath</title><style>{style}</style></head><body>",
-        esc(title)
+         <title>{} – towpath</title><style>{style}</style></head><body>{}",
+        esc(title),
+        site.map_or("", |site| site.navigation)
     )
 }
 

@@ -20,6 +20,7 @@ mod connection;
 mod datagrams;
 pub mod expect;
 pub mod format;
+pub mod frames;
 pub mod input;
 mod latency;
 pub mod limits;
@@ -34,6 +35,7 @@ mod repeated;
 mod rng;
 mod sequence;
 pub mod store;
+pub mod upload;
 
 pub use account::{
     Account, AccountSummary, Advice, Basis, CapacityEstimate, LinkAccount, Part, PartGroup, Parts,
@@ -125,6 +127,10 @@ pub struct Meta {
     pub towpath: String,
     /// Kernel release of the machine.
     pub kernel: String,
+    /// Start of the run in microseconds of Unix time. Absent in simulated runs, whose bytes do not
+    /// depend on the time, and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_us: Option<u64>,
     /// Planned duration of the traffic.
     pub duration_ns: u64,
     /// Sampling period of the time series.

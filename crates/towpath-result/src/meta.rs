@@ -31,6 +31,7 @@ impl Meta {
             seed,
             towpath: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: String::new(),
+            started_us: None,
             duration_ns: end.unwrap_or_default().as_nanos() as u64,
             sample_ns: scenario.run.sample.as_nanos() as u64,
             congestion_control: scenario.run.congestion_control.clone(),

@@ -116,6 +116,7 @@ impl CaptureAnalysis {
             seed: 0,
             towpath: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: String::new(),
+            started_us: Some(self.begin_ns / 1_000).filter(|start| *start > 0),
             duration_ns: self.duration_ns,
             sample_ns,
             congestion_control: String::new(),

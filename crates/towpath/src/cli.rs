@@ -11,9 +11,11 @@ use crate::run::RunArguments;
 use crate::scenarios::{ScenariosArguments, SchemaArguments};
 use crate::sweep::SweepArguments;
 use crate::trace::TraceArguments;
+use crate::upload::UploadVerbArguments;
 #[cfg(target_os = "linux")]
 use crate::{
     check::CheckArguments,
+    collect::CollectArguments,
     doctor::DoctorArguments,
     exec::ExecArguments,
     lab::{LabArguments, OnArguments},
@@ -78,6 +80,9 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     #[cfg(target_os = "linux")]
     Monitor(MonitorArguments),
+    #[cfg(target_os = "linux")]
+    Collect(CollectArguments),
+    Upload(UploadVerbArguments),
     Report(ReportArguments),
     Trace(TraceArguments),
     Scenarios(ScenariosArguments),

@@ -19,6 +19,7 @@ use crate::options::{BackendChoice, CaptureArguments, RunOptions, order, transpo
 use crate::run::{CompletedRuns, RunArguments, measure};
 use crate::stacks;
 use crate::ui::Ui;
+use crate::upload::{UploadArguments, Uploader};
 
 /// Default repetitions of each transport. Fewer than six give no confidence interval.
 const DEFAULT_REPEAT: u32 = 10;
@@ -63,6 +64,8 @@ pub(crate) struct CompareArguments {
     /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) upload: UploadArguments,
 }
 
 pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -80,6 +83,7 @@ fn compare_scenario(
     scenario: &str,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
+    let uploader = Uploader::prepare(&arguments.upload, ui)?;
     let mut loaded = load_changed(scenario, &arguments.how.changes)?;
     stacks::choose(&mut loaded, &arguments.how.stack)?;
     let transport = transports(arguments);
@@ -97,6 +101,7 @@ fn compare_scenario(
         json: arguments.json,
         quiet: arguments.quiet,
         explain: false,
+        upload: UploadArguments::default(),
     };
     let Some(CompletedRuns { runs, folder, complete, .. }) = measure(&run_arguments, ui)? else {
         return Ok(ExitCode::from(2));
@@ -106,6 +111,9 @@ fn compare_scenario(
     let page = show(&runs, seed, arguments.json, &write_page, ui)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("page:    {}", page.display()));
+    if let Some(uploader) = uploader {
+        uploader.upload_runs(&runs, &folder, ui);
+    }
     let all_complete = complete && runs.iter().all(|run| run.summary.is_some());
     Ok(if interrupt::is_interrupted() {
         ExitCode::from(130)
@@ -186,6 +194,7 @@ fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
         (arguments.how.jobs.is_some(), "--jobs"),
         (!arguments.how.stack.is_empty(), "--stack"),
         (arguments.backend.is_some(), "--backend"),
+        (arguments.upload.to.is_some(), "--to"),
     ];
     let option = options.into_iter().find_map(|(is_given, name)| is_given.then_some(name));
     option.or_else(|| arguments.how.changes.first_option())

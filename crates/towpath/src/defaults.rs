@@ -45,6 +45,7 @@ static FILE_SHAPE: TableSchema = TableSchema {
         command_key("check"),
         command_key("doctor"),
         command_key("monitor"),
+        command_key("upload"),
         command_key("report"),
         command_key("trace"),
         command_key("lab"),
@@ -130,9 +131,16 @@ fn options(
         let shown = |value| if is_switch { name.to_owned() } else { format!("{name} = {value}") };
         let cli_argument =
             |value| if is_switch { format!("--{name}") } else { format!("--{name}={value}") };
-        defaults.shown.extend(values.iter().map(shown));
+        if !is_upload_option(name) {
+            defaults.shown.extend(values.iter().map(shown));
+        }
         defaults.arguments.extend(values.iter().map(cli_argument));
     }
+}
+
+/// Returns true for options that do not affect a run, so that its result does not record them.
+fn is_upload_option(name: &str) -> bool {
+    matches!(name, "to" | "token-file" | "ca")
 }
 
 /// Returns true for options that cannot have a default: `--no-config`, and those that print and

@@ -2,20 +2,18 @@
 //!
 //! Safe file access itself is in [`towpath_os::files`].
 
-mod zstd;
-
 use std::fs::{self, File};
 use std::io::{BufReader, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_os::files::{Dir, OutputFile, ReadAccess, user_id};
+use towpath_result::frames::FrameReader;
 use towpath_result::input;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_result::store::StoredRun;
 use towpath_result::store::read_run_within;
 
-use self::zstd::FrameReader;
 use crate::error::CliError;
 
 /// Extension of a compressed result.

@@ -11,7 +11,7 @@
 //! - more runs: [`compare`], [`sweep`](mod@sweep), [`reproduce`](mod@reproduce), [`lab`],
 //! - two real hosts: [`server`], [`measure`], [`check`],
 //! - this host: [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`], [`trace`](mod@trace),
-//! - output: [`report`], [`ui`],
+//! - output: [`report`], [`ui`], [`upload`](mod@upload) (to a collector),
 //! - before all that: [`defaults`] (the configuration file) and [`suggestions`] (wrong command
 //!   lines).
 
@@ -47,9 +47,12 @@ mod suggestions;
 mod sweep;
 mod trace;
 mod ui;
+mod upload;
 
 #[cfg(target_os = "linux")]
 mod check;
+#[cfg(target_os = "linux")]
+mod collect;
 #[cfg(target_os = "linux")]
 mod doctor;
 #[cfg(target_os = "linux")]
@@ -199,6 +202,9 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Command::Measure(arguments) => measure::measure(&arguments, ui),
         #[cfg(target_os = "linux")]
         Command::Monitor(arguments) => monitor::monitor(&arguments, ui),
+        #[cfg(target_os = "linux")]
+        Command::Collect(arguments) => collect::collect(&arguments, ui),
+        Command::Upload(arguments) => upload::upload(&arguments, ui),
         Command::Report(arguments) => report::report(&arguments, ui),
         Command::Trace(arguments) => trace::trace(&arguments, ui),
         Command::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),

@@ -29,6 +29,7 @@ use crate::files::{self, write_in};
 use crate::options::world;
 use crate::study_runner::StudyRunner;
 use crate::ui::{Ui, wrap, write_wrapped};
+use crate::upload::{UploadArguments, Uploader};
 
 /// Reproduce published figures, and check their claims against new runs
 ///
@@ -64,6 +65,8 @@ pub(crate) struct ReproduceArguments {
     /// folder
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
+    #[command(flatten)]
+    upload: UploadArguments,
 }
 
 /// Returns the text of a reproduction's file by its name.
@@ -100,10 +103,11 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
     if is_all && arguments.redraw {
         reproductions = drawable(reproductions, arguments, ui)?;
     }
+    let uploader = Uploader::prepare(&arguments.upload, ui)?;
     interrupt::catch();
     let mut entries = Vec::new();
     for reproduction in &reproductions {
-        match reproduce_figures(reproduction, arguments, ui)? {
+        match reproduce_figures(reproduction, (arguments, uploader.as_ref()), ui)? {
             Some(entry) => entries.push(entry),
             None => return Ok(report_stop(ui)),
         }
@@ -214,7 +218,7 @@ fn worlds(plan: &Plan, requested: &[World]) -> Result<Vec<World>, CliError> {
 /// Runs and draws one reproduction and prints the result; `None` if it was stopped.
 fn reproduce_figures(
     loaded: &LoadedReproduction,
-    arguments: &ReproduceArguments,
+    (arguments, uploader): (&ReproduceArguments, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Result<Option<GalleryEntry>, CliError> {
     let plan = &loaded.reproduction.plan;
@@ -226,7 +230,8 @@ fn reproduce_figures(
             rows.extend(stored_rows(loaded, selection, &arguments.out)?);
             continue;
         }
-        let Some((new_rows, folder)) = run_sweep(loaded, selection, arguments, ui)? else {
+        let Some((new_rows, folder)) = run_sweep(loaded, selection, (arguments, uploader), ui)?
+        else {
             return Ok(None);
         };
         rows.extend(new_rows);
@@ -261,7 +266,7 @@ fn reproduce_figures(
 fn run_sweep(
     loaded: &LoadedReproduction,
     selection: RunSelection,
-    arguments: &ReproduceArguments,
+    (arguments, uploader): (&ReproduceArguments, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Result<Option<(Vec<RunRow>, PathBuf)>, CliError> {
     let Reproduction { plan, plan_text, .. } = &loaded.reproduction;
@@ -271,7 +276,7 @@ fn run_sweep(
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, spec)?;
-    let runner = StudyRunner::new(sweep.traces());
+    let runner = StudyRunner::new(sweep.traces()).with_uploader(uploader, &plan.name);
     let threads = StudyRunner::threads(selection.world, arguments.jobs);
     ui.progress(&format!("{}: {} runs in {}", plan.name, sweep.status().runs, selection.world));
     let clock = Clock::start();
@@ -286,6 +291,7 @@ fn run_sweep(
         ui.bar_with_time(done, total, time_left);
         !runner.is_stopped()
     })?;
+    runner.send_queued(ui);
     let status = sweep.status();
     if status.done < status.runs {
         return Ok(None);

@@ -27,6 +27,7 @@ use crate::sim;
 use crate::sim::SimBatch;
 use crate::stacks;
 use crate::ui::{Ui, wrap};
+use crate::upload::{UploadArguments, Uploader};
 
 /// Estimated time that an emulated run takes in addition to its traffic.
 const EMULATION_OVERHEAD: Duration = Duration::from_secs(1);
@@ -62,6 +63,8 @@ pub(crate) struct RunArguments {
     /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) upload: UploadArguments,
     /// Simulate each run again with one limit removed at a time, and print the effect
     #[arg(long, conflicts_with = "json")]
     pub(crate) explain: bool,
@@ -85,6 +88,7 @@ pub(crate) struct CompletedRuns {
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let uploader = Uploader::prepare(&arguments.upload, ui)?;
     let Some(CompletedRuns { scenario, runs, folder, complete }) = measure(arguments, ui)? else {
         return Ok(ExitCode::from(2));
     };
@@ -98,6 +102,9 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let report = store_report(&runs, &folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
+    if let Some(uploader) = uploader {
+        uploader.upload_runs(&runs, &folder, ui);
+    }
     Ok(exit_code(&runs, complete))
 }
 

@@ -2,34 +2,62 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use towpath_os::interrupt;
-use towpath_result::Record;
+use towpath_result::{Record, Warning};
 use towpath_scenario::World;
 use towpath_sim::SimJob;
 use towpath_study::runs::StudyRun;
 
 use crate::emulated::{self, EmulatedRun};
-use crate::error::CliError;
+use crate::error::{CliError, describe_error};
 use crate::load::ScenarioText;
 use crate::options::BackendChoice;
 use crate::sim;
+use crate::ui::Ui;
+use crate::upload::Uploader;
 
 /// Runner for a study.
 #[derive(Debug)]
-pub(crate) struct StudyRunner {
+pub(crate) struct StudyRunner<'a> {
     /// Contents of files that scenarios name, by path relative to the scenario.
     traces: Vec<(String, String)>,
     /// Set when a run could not start; the next one would fail as well.
     has_failed: AtomicBool,
+    /// Uploader with the name of the plan, if results are sent to a collector.
+    upload: Option<(&'a Uploader, String)>,
+    /// First reason why results are not uploaded.
+    upload_error: Mutex<Option<CliError>>,
 }
 
-impl StudyRunner {
+impl<'a> StudyRunner<'a> {
     pub(crate) fn new(traces: Vec<(String, String)>) -> Self {
-        Self { traces, has_failed: AtomicBool::new(false) }
+        let upload_error = Mutex::new(None);
+        Self { traces, has_failed: AtomicBool::new(false), upload: None, upload_error }
+    }
+
+    /// Also queues the result of each run for upload.
+    pub(crate) fn with_uploader(self, uploader: Option<&'a Uploader>, plan: &str) -> Self {
+        Self { upload: uploader.map(|uploader| (uploader, plan.to_owned())), ..self }
+    }
+
+    /// Sends the queued results. Failures are warnings.
+    pub(crate) fn send_queued(&self, ui: &mut Ui) {
+        let Some((uploader, _)) = &self.upload else { return };
+        let error = self.upload_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = error {
+            ui.warn(&Warning {
+                text: format!(
+                    "not all results are uploaded: {}",
+                    describe_error(&error.to_string())
+                ),
+                hint: error.hint(),
+            });
+        }
+        uploader.send_or_warn(ui);
     }
 
     /// Returns true after an interrupt, or if the environment allows no run.
@@ -60,10 +88,17 @@ impl StudyRunner {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
         })?;
-        match run.row.world {
+        let records = match run.row.world {
             World::Sim => simulate(run),
             World::Emu | World::Live => self.emulate(run),
+        }?;
+        if let Some((uploader, plan)) = &self.upload
+            && let Err(error) = uploader.queue_study_run(plan, run, &records)
+        {
+            let mut first_error = self.upload_error.lock().unwrap_or_else(PoisonError::into_inner);
+            first_error.get_or_insert(error);
         }
+        Ok(records)
     }
 
     fn emulate(&self, run: &StudyRun) -> Result<Vec<Record>, String> {

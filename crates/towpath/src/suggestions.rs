@@ -85,7 +85,7 @@ static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
 ];
 
 /// Command names of other tools, with the command here that replaces them.
-static COMMAND_ALIASES: [(&[&str], &str); 9] = [
+static COMMAND_ALIASES: [(&[&str], &str); 10] = [
     (&["sim", "simulate"], "`towpath run SCENARIO --world sim`"),
     (&["emu", "emulate", "start"], "`towpath run SCENARIO`"),
     (&["client", "iperf", "iperf3", "ping", "bench"], "`towpath measure HOST`"),
@@ -94,6 +94,7 @@ static COMMAND_ALIASES: [(&[&str], &str); 9] = [
     (&["version"], "`towpath --version`"),
     (&["shell", "sh", "netns"], "`towpath lab SCENARIO`"),
     (&["pcap", "capture", "dump", "analyze", "analyse"], "`towpath trace FILE`"),
+    (&["push", "send", "submit"], "`towpath upload RESULT --to URL`"),
     (&["diff", "plot", "html"], "`towpath compare RESULT…`, `towpath report RESULT`"),
 ];
 

@@ -22,6 +22,7 @@ use crate::files;
 use crate::options::world;
 use crate::study_runner::StudyRunner;
 use crate::ui::Ui;
+use crate::upload::{UploadArguments, Uploader};
 
 /// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";
@@ -61,6 +62,8 @@ pub(crate) struct SweepArguments {
     chunk: Option<u32>,
     #[command(flatten)]
     shown: TableArguments,
+    #[command(flatten)]
+    upload: UploadArguments,
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +131,7 @@ pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode,
 }
 
 fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let uploader = Uploader::prepare(&arguments.upload, ui)?;
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let text = input::read_text(path).map_err(unreadable)?;
     let load = input::sibling_files(path.parent().unwrap_or(Path::new("")));
@@ -141,7 +145,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, spec)?;
     interrupt::catch();
-    let runner = StudyRunner::new(sweep.traces());
+    let runner = StudyRunner::new(sweep.traces()).with_uploader(uploader.as_ref(), &plan.name);
     let threads = StudyRunner::threads(world, arguments.jobs);
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
     sweep.work(shard, threads, &|run| runner.execute(run), &mut |done, total| {
@@ -156,6 +160,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let page = write_page(&sweep, &folder, &arguments.shown.metrics)?;
     ui.progress(&format!("rows: {}", folder.display()));
     ui.progress(&format!("page: {}", page.display()));
+    runner.send_queued(ui);
     if runner.is_stopped() && !all_done {
         let status = sweep.status();
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));

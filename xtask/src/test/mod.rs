@@ -63,6 +63,9 @@ impl TestScope {
 /// `PEER_SEEDS`) take precedence.
 const REPEAT_VARIABLE: &str = "TOWPATH_REPEAT";
 
+/// Features that released programs have and plain builds lack: tests always cover them.
+const FEATURES: &str = "towpath/collect";
+
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
 const KERNEL_CRATES: [&str; 5] =
     ["towpath", "towpath-netlink", "towpath-host", "towpath-emu", "towpath-live"];
@@ -97,7 +100,7 @@ fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     let mut names = integration_tests(&tidy::metadata(root)?, needs_no_kernel);
     names.retain(|name| !SLOW_TESTS.contains(&name.as_str()));
     let mut test = cargo(root);
-    test.args(["test", "--locked", "--workspace", "--lib", "--bins"]);
+    test.args(["test", "--locked", "--workspace", "--features", FEATURES, "--lib", "--bins"]);
     test.args(names.iter().flat_map(|name| ["--test", name]));
     test.envs(TestScope::Quick.environment()).stdin(Stdio::null());
     steps.run("tests that need no kernel", |_| expect_success(test.status()?))?;
@@ -115,9 +118,19 @@ fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<R
     steps.tidy(root)?;
     steps.cargo(
         root,
-        &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--workspace",
+            "--features",
+            FEATURES,
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
     )?;
-    steps.cargo(root, &["test", "--locked", "--workspace", "--no-run"])?;
+    steps.cargo(root, &["test", "--locked", "--workspace", "--features", FEATURES, "--no-run"])?;
     // No other crate has examples (`tidy` checks that), and searching for them takes minutes. They
     // run before the long step, whose failure would hide theirs. For a single crate, cargo compiles
     // some dependencies again.
@@ -215,7 +228,8 @@ impl ParallelTests {
 
     fn run_pure(&self, runner: &TargetRunner<'_>) -> Result<ExitStatus> {
         let mut pure = cargo(runner.root);
-        pure.args(["test", "--locked", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+        pure.args(["test", "--locked", "--workspace", "--features", FEATURES]);
+        pure.args(["--no-fail-fast", "--lib", "--bins"]);
         pure.args(self.pure.iter().flat_map(|name| ["--test", name]));
         pure.envs(runner.environment.iter().cloned()).stdin(Stdio::null());
         Ok(pure.status()?)

@@ -53,7 +53,8 @@ impl TargetRunner<'_> {
     pub(super) fn run(&self, target: &str, harness: &[&str]) -> Result<TargetRun> {
         let mut command = cargo(self.root);
         // The whole workspace: for one package, cargo would compile dependencies again.
-        command.args(["test", "--locked", "--workspace", "--test", target, "--"]).args(harness);
+        command.args(["test", "--locked", "--workspace", "--features", super::FEATURES]);
+        command.args(["--test", target, "--"]).args(harness);
         command.envs(self.environment.iter().cloned()).stdin(Stdio::null());
         let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
         Ok(TargetRun { target: target.to_owned(), output })

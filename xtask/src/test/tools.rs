@@ -29,7 +29,7 @@ struct Tool {
     skipped_in: &'static str,
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 12] = [
     Tool {
         name: "chromium",
         programs: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
@@ -121,6 +121,24 @@ const TOOLS: [Tool; 10] = [
         found_in: None,
         skipped_in: "TOWPATH_SKIP_DROPBEAR",
     },
+    Tool {
+        name: "postgres",
+        programs: &["postgres"],
+        version: "--version",
+        package: "postgresql",
+        purpose: "the collector on PostgreSQL",
+        found_in: Some("POSTGRES"),
+        skipped_in: "TOWPATH_SKIP_POSTGRES",
+    },
+    Tool {
+        name: "chromedriver",
+        programs: &["chromedriver"],
+        version: "--version",
+        package: "chromium-driver",
+        purpose: "the collector's pages in a browser",
+        found_in: Some("CHROMEDRIVER"),
+        skipped_in: "TOWPATH_SKIP_CHROMEDRIVER",
+    },
 ];
 
 /// Permission to install missing packages.
@@ -194,7 +212,11 @@ fn find(tool: &Tool) -> Option<PathBuf> {
 
 fn in_search_path(program: &str) -> Vec<PathBuf> {
     let folders = env::var_os("PATH").unwrap_or_default();
+    // Debian keeps the servers of PostgreSQL out of the search path, by version.
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let servers = versions.map(|version| version.path().join("bin"));
     env::split_paths(&folders)
+        .chain(servers)
         .map(|folder| folder.join(program))
         .filter(|path| path.is_file())
         .collect()
@@ -319,7 +341,9 @@ mod tests {
                 "iperf3",
                 "nginx",
                 "tcpdump",
-                "dropbear-bin"
+                "dropbear-bin",
+                "postgresql",
+                "chromium-driver"
             ]
         );
     }

@@ -142,6 +142,12 @@ pub(super) const CRATES: &[CrateRule] = &[
         must_not_know: "worlds",
     },
     CrateRule {
+        name: "towpath-collect",
+        platform: Platform::Linux,
+        may_use: &["towpath-scenario", "towpath-result", "towpath-report"],
+        must_not_know: "how a run is made",
+    },
+    CrateRule {
         name: "towpath-netlink",
         platform: Platform::Linux,
         may_use: &["towpath-net"],
@@ -272,6 +278,7 @@ pub(super) const CRATES: &[CrateRule] = &[
             "towpath-emu",
             "towpath-live",
             "towpath-doctor",
+            "towpath-collect",
         ],
         must_not_know: "how anything is measured or simulated",
     },

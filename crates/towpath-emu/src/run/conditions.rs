@@ -95,6 +95,7 @@ pub(super) fn meta(job: &RunJob, network: &EmulatedNetwork, seed: u64) -> Meta {
     Meta {
         stack: stack_plan::stack_name(&network.scenario).to_owned(),
         kernel: read_or_unavailable("/proc/sys/kernel/osrelease"),
+        started_us: Some(towpath_os::clock::unix_us()),
         order: job.order,
         conditions: conditions(network, job.transport),
         ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)

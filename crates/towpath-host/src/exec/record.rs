@@ -488,6 +488,7 @@ fn initial_meta(command: &str) -> Meta {
         seed: 0,
         towpath: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
+        started_us: Some(towpath_os::clock::unix_us()),
         duration_ns: 0,
         sample_ns: super::observe::MAX_POLL_INTERVAL.as_nanos() as u64,
         congestion_control: String::new(),

@@ -37,7 +37,7 @@ pub use dir::{Dir, TempFile, check_secret, is_creatable, user_id};
 #[cfg(target_os = "linux")]
 pub use named::OutputFile;
 #[cfg(not(target_os = "linux"))]
-pub use portable::{Dir, OutputFile, TempFile, user_id};
+pub use portable::{Dir, OutputFile, TempFile, check_secret, user_id};
 
 /// Maximum number of concurrent unfinished files with the same final name.
 const MAX_TEMP_FILES: u32 = 1_000;

@@ -2,10 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{MAX_TEMP_FILES, ReadAccess};
+use super::{MAX_TEMP_FILES, ReadAccess, UnsafePath};
 
 /// Folder for files.
 #[derive(Debug)]
@@ -31,6 +31,11 @@ impl Dir {
     /// Opens or makes a folder among the user's own files.
     pub fn private(path: &Path, _readers: ReadAccess) -> io::Result<Self> {
         Self::make(path)
+    }
+
+    /// Opens a folder among the user's own files, which must exist.
+    pub fn existing_private(path: &Path) -> io::Result<Self> {
+        Self::open(path)
     }
 
     /// Returns the path as it was given.
@@ -86,6 +91,17 @@ impl Dir {
         let mut file = self.create_temp(name, ReadAccess::Umask)?;
         file.file().write_all(bytes)?;
         file.persist().map(drop)
+    }
+
+    /// Reads a whole file. Refuses files longer than `max_bytes` bytes.
+    pub fn read_private(&self, name: impl AsRef<OsStr>, max_bytes: u64) -> io::Result<Vec<u8>> {
+        let path = self.path.join(name.as_ref());
+        let mut bytes = Vec::new();
+        File::open(&path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max_bytes {
+            return Err(UnsafePath::Length { path, max_bytes }.into());
+        }
+        Ok(bytes)
     }
 
     /// Removes a file; a missing one is not an error.
@@ -158,6 +174,11 @@ impl OutputFile {
         let folder = Dir::open(parent.unwrap_or(Path::new(".")))?;
         folder.write(self.path.file_name().unwrap_or_default(), bytes)
     }
+}
+
+/// Accepts every secret file: other systems protect a user's own files.
+pub fn check_secret(path: &Path) -> io::Result<()> {
+    fs::metadata(path).map(drop)
 }
 
 /// Returns 0: other systems have a folder of temporary files for each user.

@@ -17,6 +17,7 @@ use towpath_result::metrics::statistics::{
 use towpath_scenario::{Transport, World};
 
 use crate::group::{RunGroup, groups};
+use crate::page::SiteFrame;
 pub(crate) use conditions::{ComparedCondition, conditions, timing};
 pub(crate) use metric::{BetterDirection, METRICS, RunMetric};
 use towpath_result::format::number;
@@ -30,6 +31,8 @@ pub struct Comparison<'a> {
     pub(crate) rows: Vec<ComparedMetric>,
     /// Seed of the bootstrap resampling.
     pub(crate) seed: u64,
+    /// Label of each run, in the order of `runs`. Without labels, the charts over time show groups.
+    pub(crate) run_labels: Vec<String>,
 }
 
 /// One metric of all groups.
@@ -63,7 +66,27 @@ impl<'a> Comparison<'a> {
             && summaries.flat_map(|summary| &summary.flows).all(|flow| flow.messages.is_some());
         let metrics = METRICS.iter().filter(|metric| !(has_only_messages && metric.of_transfers));
         let rows = metrics.filter_map(|metric| compare(metric, &groups, seed)).collect();
-        Self { runs, groups, rows, seed }
+        Self { runs, groups, rows, seed, run_labels: Vec::new() }
+    }
+
+    /// Shows each run by itself in the charts over time, with its own label.
+    #[must_use]
+    pub fn with_run_labels(self, labels: Vec<String>) -> Self {
+        Self { run_labels: labels, ..self }
+    }
+
+    /// Returns the groups that the charts over time show: single runs if these have labels.
+    pub(crate) fn groups_over_time(&self) -> Vec<RunGroup<'a>> {
+        if self.run_labels.is_empty() {
+            return self.groups.clone();
+        }
+        let labels = self.run_labels.iter().cloned();
+        let single_run = |(run, label): (&'a StoredRun, String)| RunGroup {
+            label,
+            transport: run.meta.transport,
+            runs: vec![run],
+        };
+        self.runs.iter().zip(labels).map(single_run).collect()
     }
 
     /// Returns the tables for a terminal of `width` columns.
@@ -83,7 +106,12 @@ impl<'a> Comparison<'a> {
 
     /// Returns the comparison as a self-contained HTML page.
     pub fn html(&self) -> String {
-        crate::html::comparison(self)
+        crate::html::comparison(self, None)
+    }
+
+    /// Returns the page in the frame of a site.
+    pub fn html_in(&self, site: SiteFrame<'_>) -> String {
+        crate::html::comparison(self, Some(site))
     }
 
     /// Returns one sentence about the first metric for each world. Simulated and measured values

@@ -6,12 +6,13 @@ use towpath_result::format::number;
 use towpath_result::format::text::clean;
 use towpath_result::metrics::statistics::{ConfidenceInterval, Estimate, missing_interval_reason};
 
-use super::panel::{self, PageStyle, swatch, transport_class};
+use super::panel::{self, swatch, transport_class};
 use super::summary::warning_box;
 use super::{HtmlPage, delay};
 use crate::chart::SeriesStyle;
 use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
 use crate::comparison::{ComparedMetric, Comparison, conditions, ratio_text, timing};
+use crate::page::SiteFrame;
 use crate::text::esc;
 
 /// Maximum length of a list of runs that is open at first.
@@ -21,15 +22,14 @@ const DISTRIBUTION_METRICS: [&str; 5] =
     ["goodput", "stall.longest", "stall.total", "recovery", "delay.max"];
 
 /// Returns the page as one self-contained file.
-pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
-    let mut page =
-        HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(compared.runs) };
+pub(crate) fn comparison(compared: &Comparison<'_>, site: Option<SiteFrame<'_>>) -> String {
+    let mut page = HtmlPage::new(compared.runs, site);
     page.head(compared.runs);
     page.out.push_str("<main>");
     summary(&mut page.out, compared);
     metric_boxes(&mut page.out, compared);
     distributions(&mut page.out, compared);
-    if let Some(panel) = panel::comparison(&compared.groups, &page.style) {
+    if let Some(panel) = panel::comparison(&compared.groups_over_time(), &page.style) {
         page.out.push_str(
             "<section id=\"series\"><h2>Over time</h2><p class=\"about\">By subflow, all on the \
              same axes.</p>",

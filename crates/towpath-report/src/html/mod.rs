@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use crate::group::{RunGroup, groups, verdict};
 use crate::page;
+use crate::page::SiteFrame;
 use crate::terminal::worlds;
 use crate::text::{esc, prose};
 pub(crate) use comparison::comparison;
@@ -45,8 +46,13 @@ const SCRIPT: &str = include_str!("../script.js");
 
 /// Returns the report of any number of runs as one self-contained page.
 pub fn html(runs: &[StoredRun]) -> String {
+    html_in(runs, None)
+}
+
+/// Returns the report in the frame of a site.
+pub fn html_in(runs: &[StoredRun], site: Option<SiteFrame<'_>>) -> String {
     let groups = groups(runs);
-    let mut page = HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(runs) };
+    let mut page = HtmlPage::new(runs, site);
     page.head(runs);
     page.out.push_str("<main>");
     summary::write(&mut page.out, runs, &groups);
@@ -67,17 +73,22 @@ pub fn html(runs: &[StoredRun]) -> String {
 }
 
 /// State of a page that is being written.
-struct HtmlPage {
+struct HtmlPage<'a> {
     out: String,
     /// Numbers behind the charts, by panel.
     panels: Vec<Value>,
     style: PageStyle,
+    site: Option<SiteFrame<'a>>,
 }
 
-impl HtmlPage {
+impl<'a> HtmlPage<'a> {
+    fn new(runs: &[StoredRun], site: Option<SiteFrame<'a>>) -> Self {
+        Self { out: String::new(), panels: Vec::new(), style: PageStyle::of(runs), site }
+    }
+
     fn head(&mut self, runs: &[StoredRun]) {
         let name = title(runs);
-        self.out.push_str(&page::head(&name, STYLE, Some(SCRIPT)));
+        self.out.push_str(&page::head_in(&name, STYLE, Some(SCRIPT), self.site.as_ref()));
         let _ = write!(self.out, "<header><h1>{}</h1>", esc(&name));
         let mut descriptions: Vec<&str> = Vec::new();
         for description in runs.iter().map(|run| run.meta.description.as_str()) {
@@ -187,6 +198,13 @@ impl HtmlPage {
             SCRIPT
         );
     }
+}
+
+/// Returns a page of a site without a report, in the same style; `main` is its markup, in which all
+/// texts from outside are escaped.
+pub fn site_page(title: &str, main: &str, site: &SiteFrame<'_>) -> String {
+    let head = page::head_in(title, STYLE, None, Some(site));
+    format!("{head}<main>{main}</main></body></html>\n")
 }
 
 /// Serialises JSON such that it cannot end its script element.

@@ -512,10 +512,15 @@ fn overview(
     }
     ranges.append(&mut lines);
     let has_repetitions = groups.iter().any(|group| group.runs.len() > 1);
+    let mut transports: Vec<Transport> = groups.iter().map(|group| group.transport).collect();
+    transports.sort_unstable();
+    transports.dedup();
+    let are_single_runs = !has_repetitions && transports.len() < groups.len();
+    let subject = if are_single_runs { "run" } else { "transport" };
     let quantity =
         if has_repetitions { "median of the repetitions" } else { "what the application read" };
     Chart {
-        title: format!("Goodput of every transport{suffix}"),
+        title: format!("Goodput of every {subject}{suffix}"),
         about: format!("{quantity}; mean of {}", per_point(grid)),
         unit: unit.name.to_owned(),
         series: ranges,

@@ -655,6 +655,7 @@ fn meta(plan: &Plan, run: String) -> Meta {
         seed: 1,
         towpath: "0.1.0".to_owned(),
         kernel: "6.18.5".to_owned(),
+        started_us: None,
         duration_ns: plan.duration_ms * MS,
         sample_ns: plan.sample_ms * MS,
         congestion_control: "cubic".to_owned(),

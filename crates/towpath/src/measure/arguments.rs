@@ -11,6 +11,7 @@ use towpath_scenario::Transport;
 
 use crate::amounts;
 use crate::options::{order, transport};
+use crate::upload::UploadArguments;
 
 /// Transports that `--mobile` measures at the same time.
 const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
@@ -159,6 +160,8 @@ pub(crate) struct MeasureArguments {
     /// Print no interval lines
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) upload: UploadArguments,
     /// Options from the configuration file, for the result's conditions.
     #[arg(skip)]
     pub(crate) defaults: Vec<String>,

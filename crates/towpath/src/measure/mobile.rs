@@ -15,6 +15,7 @@ use super::{MeasureArguments, conclude, measure_once};
 use crate::error::CliError;
 use crate::files::ResultFolder;
 use crate::ui::Ui;
+use crate::upload::Uploader;
 
 /// Builds the request of a run from the transport's index, the transport and the repetition.
 type RequestFn<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest, CliError>;
@@ -23,7 +24,7 @@ type RequestFn<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest,
 pub(super) fn measure(
     arguments: &MeasureArguments,
     (transports, make_request): (&[Transport], RequestFn<'_>),
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let mut runs = Vec::new();
@@ -60,7 +61,7 @@ pub(super) fn measure(
         return Ok(ExitCode::from(if interrupt::is_interrupted() { 130 } else { 2 }));
     }
     let planned = transports.len() * arguments.repeat as usize;
-    conclude(arguments, (&runs, planned), folder, ui)
+    conclude(arguments, (&runs, planned), (folder, uploader), ui)
 }
 
 fn measure_in_parallel(

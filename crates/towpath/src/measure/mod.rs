@@ -27,10 +27,20 @@ use crate::interval_lines::IntervalPrinter;
 use crate::live_hosts::read_secret;
 use crate::report::{print, store_report};
 use crate::ui::Ui;
+use crate::upload::Uploader;
 
 use servers::ServerTarget;
 
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let uploader = Uploader::prepare(&arguments.upload, ui)?;
+    measure_all(arguments, uploader.as_ref(), ui)
+}
+
+fn measure_all(
+    arguments: &MeasureArguments,
+    uploader: Option<&Uploader>,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
     let server = servers::server(arguments, ui)?;
     let (targets, source, paths) = resolve_addresses(arguments, &server)?;
     let build_scenario = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
@@ -66,7 +76,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         let scenario_for = |index: usize| if index == 0 { &scenario } else { &without_udping };
         let make_request =
             |index, transport, repeat| make_request(scenario_for(index), transport, repeat, None);
-        return mobile::measure(arguments, (&transports, &make_request), &folder, ui);
+        return mobile::measure(arguments, (&transports, &make_request), (&folder, uploader), ui);
     }
     let schedule = order::run_order(&transports, arguments.repeat, arguments.order, arguments.seed);
     for (repeat, transport, run_order) in &schedule {
@@ -93,7 +103,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         folder.remove_if_empty();
         return Ok(ExitCode::from(130));
     }
-    conclude(arguments, (&runs, schedule.len()), &folder, ui)
+    conclude(arguments, (&runs, schedule.len()), (&folder, uploader), ui)
 }
 
 /// Requests real-time priority, and warns if the kernel refuses it.
@@ -106,12 +116,12 @@ fn request_priority(ui: &mut Ui) {
     }
 }
 
-/// Prints the table, writes the report and returns the exit code, which depends on the number of
-/// planned runs.
+/// Prints the table, writes the report, uploads the results, and returns the exit code, which
+/// depends on the number of planned runs.
 fn conclude(
     arguments: &MeasureArguments,
     (runs, planned_runs): (&[StoredRun], usize),
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     print(runs, arguments.json, ui)?;
@@ -121,6 +131,9 @@ fn conclude(
     let report = store_report(runs, folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
+    if let Some(uploader) = uploader {
+        uploader.upload_runs(runs, folder, ui);
+    }
     Ok(exit_code(arguments, runs, runs.len() == planned_runs, ui))
 }
 

@@ -1,5 +1,6 @@
 //! Reader for zstd (RFC 8878): any number of frames, as `cat` and `pzstd` produce them.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -8,14 +9,20 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 const NO_FRAME: &str = "it is not compressed with zstd, as its name says";
 
 /// Reads the content of all frames in sequence.
-pub(super) struct FrameReader<R> {
+pub struct FrameReader<R> {
     input: R,
     decoder: FrameDecoder,
 }
 
+impl<R> fmt::Debug for FrameReader<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameReader").finish_non_exhaustive()
+    }
+}
+
 impl<R: BufRead> FrameReader<R> {
     /// Creates a reader. Fails if the input does not begin with a frame.
-    pub(super) fn new(input: R) -> io::Result<Self> {
+    pub fn new(input: R) -> io::Result<Self> {
         let mut this = Self { input, decoder: FrameDecoder::new() };
         if this.next_frame()? { Ok(this) } else { Err(io::Error::other(NO_FRAME)) }
     }

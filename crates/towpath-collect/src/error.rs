@@ -1,0 +1,119 @@
+//! Errors of the collector as a whole. What a client did wrong is a
+//! [`Refusal`](crate::server::Refusal).
+
+use std::io;
+use std::path::PathBuf;
+
+/// Reason why the collector cannot do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// The catalogue returned an error.
+    #[error("the catalogue failed: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The catalogue's tables could not be brought up to date.
+    #[error("cannot prepare the catalogue: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    /// The address of the database is not usable.
+    #[error("`{0}` is not the address of a database")]
+    DatabaseAddress(String),
+    /// The store of records returned an error.
+    #[error("cannot access the records: {0}")]
+    Object(#[from] object_store::Error),
+    /// A file or folder of the collector is not usable.
+    #[error("cannot use `{}`: {source}", path.display())]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The server cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Address and port.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The collector's address is unknown, since it was never served.
+    #[error("this collector was never started: cannot read `{}`: {source}", path.display())]
+    NeverServed {
+        /// File with the address.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The system returned another error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A stored result can no longer be read.
+    #[error("the records of run {id} are damaged: {reason}")]
+    Damaged {
+        /// Identifier of the run.
+        id: String,
+        /// Description of the damage.
+        reason: String,
+    },
+    /// A token's name is used already.
+    #[error("there is a token named `{0}` already")]
+    TokenExists(String),
+    /// No token has the name or identifier.
+    #[error("no valid token is named `{0}`")]
+    NoToken(String),
+}
+
+impl CollectError {
+    /// Returns a suggested action, if one is known.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::DatabaseAddress(_) => {
+                "give an address such as `postgres://user@localhost/towpath`, or leave it out for \
+                 SQLite"
+            }
+            Self::Folder { .. } => "choose a writable folder with `--dir DIR`",
+            Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                "another program uses the port: choose one with `--listen 127.0.0.1:PORT`"
+            }
+            Self::NeverServed { .. } => "start it with `towpath collect serve`",
+            Self::TokenExists(_) => "choose another name, or revoke that token first",
+            Self::NoToken(_) => "`towpath collect token list` shows all tokens",
+            Self::Database(_)
+            | Self::Migration(_)
+            | Self::Object(_)
+            | Self::Listen { .. }
+            | Self::Io(_)
+            | Self::Damaged { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Returns true if the disk or the database is full.
+    pub(crate) fn is_full(&self) -> bool {
+        let text = match self {
+            Self::Database(error) => error.to_string(),
+            Self::Object(error) => full_text(error),
+            Self::Io(error) | Self::Folder { source: error, .. } => {
+                return error.kind() == io::ErrorKind::StorageFull;
+            }
+            Self::Migration(_)
+            | Self::DatabaseAddress(_)
+            | Self::Listen { .. }
+            | Self::NeverServed { .. }
+            | Self::Damaged { .. }
+            | Self::TokenExists(_)
+            | Self::NoToken(_) => return false,
+        };
+        ["is full", "No space left", "disk full"].iter().any(|words| text.contains(words))
+    }
+}
+
+/// Returns the texts of an error and all its sources.
+fn full_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,27 @@
+//! The collector: receives results over HTTP, stores them, and shows them in a browser.
+//!
+//! A run is one row of the catalogue ([`catalogue`], SQLite or PostgreSQL) and one object with its
+//! records ([`objects`], a folder). The catalogue never contains samples. [`upload`] checks what a
+//! client sends, and [`entry`] makes the row of it. [`filter`] is the query of a page: one type for
+//! addresses, forms and SQL. [`access`] decides who may do what, [`pages`] writes HTML, and
+//! [`server`] connects all of them. The time is an argument everywhere below the server.
+
+mod access;
+mod catalogue;
+mod entry;
+mod error;
+mod filter;
+mod objects;
+mod pages;
+mod runtime;
+mod secret;
+mod server;
+mod store;
+mod time;
+mod upload;
+
+pub use access::{Role, Token};
+pub use error::CollectError;
+pub use runtime::{interrupt, log_to_stderr, run_to_end};
+pub use server::{ServerConfig, serve};
+pub use store::{Store, StoreConfig};

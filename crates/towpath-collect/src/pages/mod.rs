@@ -1,0 +1,180 @@
+//! Pages of the site. They work without JavaScript; only the charts of a report have a script.
+//!
+//! `html!` escapes every text. Only [`frame`] and `towpath-report` pass markup.
+
+mod list;
+mod tokens;
+
+use maud::{Markup, html};
+use towpath_report::{Comparison, SiteFrame, html_in, site_page};
+use towpath_result::format::number;
+use towpath_result::store::StoredRun;
+
+use crate::catalogue::Session;
+use crate::entry::RunEntry;
+use crate::time;
+
+pub(crate) use list::list;
+pub(crate) use tokens::tokens;
+
+const STYLE: &str = include_str!("site.css");
+
+/// Client of a page, as far as its frame shows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub(crate) session: Option<&'a Session>,
+}
+
+/// Writes a page of the site: its navigation, and `main`.
+fn page(title: &str, reader: Reader<'_>, main: &Markup) -> String {
+    frame(reader, |site| site_page(title, &main.0, &site))
+}
+
+/// Calls `write` with the frame of the site.
+fn frame(reader: Reader<'_>, write: impl FnOnce(SiteFrame<'_>) -> String) -> String {
+    let navigation = navigation(reader).0;
+    write(SiteFrame { navigation: &navigation, style: STYLE })
+}
+
+fn navigation(reader: Reader<'_>) -> Markup {
+    let is_admin =
+        reader.session.is_some_and(|session| session.token.role == crate::access::Role::Admin);
+    html! {
+        nav.site aria-label="Site" {
+            a.brand href="/" { "towpath" }
+            a href="/" { "Runs" }
+            @if is_admin { a href="/tokens" { "Tokens" } }
+            span.fill {}
+            @if let Some(session) = reader.session {
+                span.who { (session.token.name) " · " (session.token.role) }
+                form method="post" action="/logout" {
+                    input type="hidden" name="csrf" value=(session.csrf);
+                    button.plain { "Log out" }
+                }
+            } @else {
+                a href="/login" { "Log in" }
+            }
+        }
+    }
+}
+
+/// Writes the page of one run: its report, with conditions and downloads.
+pub(crate) fn run(entry: &RunEntry, run: &StoredRun, reader: Reader<'_>) -> String {
+    let navigation = navigation(reader).0 + &run_facts(entry).0;
+    html_in(std::slice::from_ref(run), Some(SiteFrame { navigation: &navigation, style: STYLE }))
+}
+
+fn run_facts(entry: &RunEntry) -> Markup {
+    let group = &entry.group;
+    html! {
+        aside.facts-of-run aria-label="This run" {
+            p.crumbs { a href="/" { "Runs" } " / " code { (entry.id) } }
+            dl.conditions {
+                (fact("Started", &time::second_text(entry.started_us)))
+                @if !group.host.is_empty() { (fact("Host", &group.host)) }
+                @if !group.server.is_empty() { (fact("Server", &group.server)) }
+                (fact("Received", &time::second_text(entry.received_us)))
+                (fact("Size", &format!(
+                    "{} records, {}",
+                    number::count(entry.records as f64),
+                    number::bytes(entry.stored_bytes as f64),
+                )))
+            }
+            p {
+                "Download: "
+                a href={ "/api/v1/runs/" (entry.id) "/records" } download { "records (JSON Lines)" }
+                " · "
+                a href={ "/api/v1/runs/" (entry.id) } { "summary (JSON)" }
+            }
+        }
+    }
+}
+
+fn fact(name: &str, value: &str) -> Markup {
+    html! { div { dt { (name) } dd { (value) } } }
+}
+
+/// Writes the page that compares runs.
+pub(crate) fn comparison(entries: &[RunEntry], runs: &[StoredRun], reader: Reader<'_>) -> String {
+    // The resampling of equal runs is equal each time.
+    let comparison = Comparison::of(runs, 0).with_run_labels(labels(entries));
+    frame(reader, |site| comparison.html_in(site))
+}
+
+/// Returns a label for each run: its transport, and whatever else differs between the runs.
+fn labels(entries: &[RunEntry]) -> Vec<String> {
+    let parts: [fn(&RunEntry) -> String; 8] = [
+        |run| run.group.transport.clone(),
+        |run| run.group.scenario.clone(),
+        |run| run.group.world.clone(),
+        |run| run.stack.clone(),
+        |run| run.congestion_control.clone(),
+        |run| run.group.host.clone(),
+        |run| run.group.server.clone(),
+        |run| run.group.version.clone(),
+    ];
+    let differs = |part: &fn(&RunEntry) -> String| {
+        entries.first().is_some_and(|first| entries.iter().any(|run| part(run) != part(first)))
+    };
+    let mut shown: Vec<_> = parts.into_iter().enumerate().collect();
+    shown.retain(|(index, part)| *index == 0 || differs(part));
+    let label = |run: &RunEntry| {
+        let parts = shown.iter().map(|(_, part)| part(run)).filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join(" ")
+    };
+    let mut labels: Vec<String> = entries.iter().map(label).collect();
+    let is_ambiguous: Vec<bool> = labels
+        .iter()
+        .map(|label| labels.iter().filter(|other| *other == label).count() > 1)
+        .collect();
+    for ((label, run), is_ambiguous) in labels.iter_mut().zip(entries).zip(is_ambiguous) {
+        if is_ambiguous {
+            let date = time::text(run.started_us);
+            *label = format!("{label}, {} seed {}", date.get(..16).unwrap_or(&date), run.seed);
+        }
+    }
+    labels
+}
+
+/// Writes the login page; `code` comes from a login link.
+pub(crate) fn login(code: Option<&str>, error: Option<&str>) -> String {
+    let main = html! {
+        section.narrow {
+            h1 { "Log in" }
+            @if let Some(error) = error { p.bad role="alert" { (error) } }
+            form method="post" action="/login" {
+                @if let Some(code) = code {
+                    input type="hidden" name="code" value=(code);
+                    p { "This link logs this browser in once." }
+                    button { "Log in" }
+                } @else {
+                    label for="token" { "Token" }
+                    input id="token" name="token" type="password" autocomplete="current-password" required;
+                    button { "Log in" }
+                }
+            }
+            p.about {
+                "On the collector's host, " code { "towpath collect login" } " prints a link, and "
+                code { "towpath collect token create" } " prints a token."
+            }
+        }
+    };
+    page("Log in", Reader { session: None }, &main)
+}
+
+/// Writes the page of a refused request.
+pub(crate) fn refusal(error: &str, hint: Option<&str>) -> String {
+    let main = html! {
+        section.narrow {
+            h1 { "This did not work" }
+            p role="alert" { (capital(error)) "." }
+            @if let Some(hint) = hint { p { (capital(hint)) "." } }
+            p { a href="/" { "Back to the runs" } }
+        }
+    };
+    page("Error", Reader { session: None }, &main)
+}
+
+fn capital(text: &str) -> String {
+    towpath_result::format::text::capital(text)
+}

@@ -1,0 +1,213 @@
+//! The interface for programs: uploads, lists and records. Everything that a page shows is here.
+
+use std::io::{BufReader, Read as _};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use towpath_result::frames::FrameReader;
+use towpath_result::input::ReadBudget;
+use towpath_result::store::{StoredRun, read_run_within};
+use towpath_result::upload::{
+    HOST_HEADER, MAX_EXPANDED_BYTES, MAX_HOST_BYTES, RESULT_MEDIA_TYPE, SIZE_HEADER, TIME_HEADER,
+    UploadReply,
+};
+
+use super::principal::Principal;
+use super::{Refusal, Site};
+use crate::entry::{ID_DIGITS, RunEntry};
+use crate::error::CollectError;
+use crate::filter::{PAGE_RUNS, RunFilter};
+use crate::time;
+use crate::upload::{self, UploadClaim};
+
+/// Number of hexadecimal digits of a content hash.
+const HASH_DIGITS: usize = 64;
+
+/// Stores a run: `PUT /api/v1/runs/HASH`.
+pub(super) async fn upload(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Path(hash): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    let uploader = principal.expect_uploader()?.clone();
+    let claim = claim(hash, &headers)?;
+    let id: String = claim.content_hash.chars().take(ID_DIGITS).collect();
+    let reply = |created: bool| {
+        let url = format!("{}/runs/{id}", site.url);
+        let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+        (status, Json(UploadReply { id: id.clone(), url, created })).into_response()
+    };
+    if let Some(run) = site.store.catalogue.run(&id).await? {
+        return if run.content_hash == claim.content_hash {
+            Ok(reply(false))
+        } else {
+            Err(taken())
+        };
+    }
+    let permit = site.readers.acquire().await.map_err(|_| busy())?;
+    let now_us = time::now_us();
+    let checked = tokio::task::spawn_blocking(move || {
+        let run = upload::check(&claim, &body, now_us);
+        (run, body)
+    });
+    let (run, body) = checked.await.map_err(|_| busy())?;
+    drop(permit);
+    let run =
+        run.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
+    Ok(reply(site.store.add(&run, &uploader, body.into()).await?))
+}
+
+fn taken() -> Refusal {
+    Refusal::new(StatusCode::CONFLICT, "another run has this identifier")
+}
+
+fn busy() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping")
+}
+
+/// Reads what a client says about its upload.
+fn claim(hash: String, headers: &HeaderMap) -> Result<UploadClaim, Refusal> {
+    let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
+    let is_hash = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if hash.len() != HASH_DIGITS || !hash.bytes().all(is_hash) {
+        return Err(bad(
+            "the address must end with the SHA-256 of the result, in lower case".into()
+        ));
+    }
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if text(header::CONTENT_TYPE.as_str()).is_none_or(|kind| kind != RESULT_MEDIA_TYPE) {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("the media type must be {RESULT_MEDIA_TYPE}: a result, compressed with zstd"),
+        ));
+    }
+    let size = text(SIZE_HEADER).and_then(|size| size.parse().ok());
+    let expanded_bytes =
+        size.ok_or_else(|| bad(format!("the header `{SIZE_HEADER}` must have the result's size")))?;
+    if expanded_bytes > MAX_EXPANDED_BYTES {
+        return Err(Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a result has at most {MAX_EXPANDED_BYTES} bytes"),
+        ));
+    }
+    let host = match headers.get(HOST_HEADER) {
+        Some(value) => std::str::from_utf8(value.as_bytes()).unwrap_or_default(),
+        None => "",
+    };
+    if host.len() > MAX_HOST_BYTES {
+        return Err(bad(format!("`{HOST_HEADER}` has at most {MAX_HOST_BYTES} bytes")));
+    }
+    let started_us = match text(TIME_HEADER) {
+        Some(time) => Some(time.parse().map_err(|_| {
+            bad(format!("`{TIME_HEADER}` must be a time in microseconds since 1970"))
+        })?),
+        None => None,
+    };
+    let host = host.to_owned();
+    Ok(UploadClaim { content_hash: hash, expanded_bytes, host, started_us })
+}
+
+/// Page of the list as JSON.
+#[derive(Debug, Serialize)]
+struct RunList {
+    runs: Vec<RunEntry>,
+    /// Number of runs that match, on all pages.
+    matching: i64,
+    /// Page, from 1.
+    page: i64,
+    /// Number of the last page.
+    pages: i64,
+}
+
+/// Lists runs: `GET /api/v1/runs?transport=mptcp`.
+pub(super) async fn runs(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response, Refusal> {
+    principal.expect_viewer(&site)?;
+    let filter = filter(&query)?;
+    let page = site.store.catalogue.list(&filter).await?;
+    let pages = page.matching.max(1).div_ceil_i64(PAGE_RUNS);
+    let list = RunList { runs: page.runs, matching: page.matching, page: filter.page + 1, pages };
+    Ok(Json(list).into_response())
+}
+
+/// Reads the query of an address.
+pub(super) fn filter(query: &[(String, String)]) -> Result<RunFilter, Refusal> {
+    RunFilter::parse(query).map_err(|text| Refusal::new(StatusCode::BAD_REQUEST, text))
+}
+
+/// Division that rounds up, for positive numbers.
+pub(super) trait DivCeil {
+    fn div_ceil_i64(self, by: Self) -> Self;
+}
+
+impl DivCeil for i64 {
+    fn div_ceil_i64(self, by: Self) -> Self {
+        (self + by - 1) / by
+    }
+}
+
+/// Returns the catalogue's row of a run: `GET /api/v1/runs/ID`.
+pub(super) async fn run(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    principal.expect_viewer(&site)?;
+    Ok(Json(entry(&site, &id).await?).into_response())
+}
+
+/// Returns the row of a run.
+pub(super) async fn entry(site: &Site, id: &str) -> Result<RunEntry, Refusal> {
+    // No other text is an identifier, and the store of records never sees any other.
+    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let run = if is_id { site.store.catalogue.run(id).await? } else { None };
+    run.ok_or_else(|| Refusal::not_found(id))
+}
+
+/// Returns the result as it was uploaded: `GET /api/v1/runs/ID/records`.
+pub(super) async fn records(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    principal.expect_viewer(&site)?;
+    let run = entry(&site, &id).await?;
+    let bytes = site.store.objects.get(&run.id).await?;
+    let name = format!("attachment; filename=\"{}.jsonl.zst\"", run.id);
+    let headers =
+        [(header::CONTENT_TYPE, RESULT_MEDIA_TYPE.to_owned()), (header::CONTENT_DISPOSITION, name)];
+    Ok((headers, bytes).into_response())
+}
+
+/// Reads the records of a run.
+pub(super) async fn stored_run(site: &Site, run: &RunEntry) -> Result<StoredRun, Refusal> {
+    let bytes = site.store.objects.get(&run.id).await?;
+    let _permit = site.readers.acquire().await.map_err(|_| busy())?;
+    let id = run.id.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let damaged = |reason: String| CollectError::Damaged { id: id.clone(), reason };
+        let frames = FrameReader::new(&bytes[..]).map_err(|error| damaged(error.to_string()))?;
+        let frames = BufReader::new(frames.take(MAX_EXPANDED_BYTES));
+        let run = read_run_within(frames, &ReadBudget::of(MAX_EXPANDED_BYTES))
+            .map_err(|error| damaged(error.to_string()))?;
+        Ok(StoredRun::new(run, Some(format!("{id}.jsonl.zst"))))
+    });
+    let run: Result<StoredRun, CollectError> = read.await.map_err(|_| busy())?;
+    Ok(run?)
+}
+
+/// Confirms that the server and its database answer: `GET /healthz`.
+pub(super) async fn health(State(site): State<Arc<Site>>) -> Result<&'static str, Refusal> {
+    site.store.catalogue.ping().await?;
+    Ok("ok\n")
+}

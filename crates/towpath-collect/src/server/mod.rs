@@ -1,0 +1,171 @@
+//! The HTTP server: routes, limits and security headers.
+
+mod api;
+mod principal;
+mod refusal;
+mod view;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::routing::{get, post, put};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::TimeoutLayer;
+use towpath_result::upload::MAX_COMPRESSED_BYTES;
+
+use crate::error::CollectError;
+use crate::store::Store;
+
+pub(crate) use refusal::Refusal;
+
+/// Results that are read at the same time. Each may take a few hundred megabytes.
+const MAX_RESULTS_READ: usize = 2;
+/// Maximum size of a form in bytes.
+const MAX_FORM_BYTES: usize = 16_000;
+/// Time for one request, which includes the upload of its body.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for requests that are running when the server ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Settings of the server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Address and port to listen on.
+    pub listen: SocketAddr,
+    /// Address by which browsers reach the collector, without a slash at the end; `None` for that of
+    /// `listen`.
+    pub public_url: Option<String>,
+    /// True if clients without a token may read all runs.
+    pub public_read: bool,
+}
+
+/// Shared state of all requests.
+#[derive(Debug)]
+pub(crate) struct Site {
+    store: Store,
+    /// Address of the site, without a slash at the end.
+    url: String,
+    public_read: bool,
+    /// Permits to read a result, which takes memory and a processor.
+    readers: Semaphore,
+}
+
+impl Site {
+    /// True if browsers reach the site over TLS.
+    fn is_https(&self) -> bool {
+        self.url.starts_with("https://")
+    }
+}
+
+/// Serves until `shutdown` ends, and then finishes the running requests.
+///
+/// Calls `on_ready` with the address of the site once it accepts connections.
+pub async fn serve(
+    store: Store,
+    config: ServerConfig,
+    on_ready: impl FnOnce(&str),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), CollectError> {
+    let failed = |source| CollectError::Listen { address: config.listen.to_string(), source };
+    let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+    let address = listener.local_addr()?;
+    let url = config.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
+    let site = Arc::new(Site {
+        store,
+        url: url.trim_end_matches('/').to_owned(),
+        public_read: config.public_read,
+        readers: Semaphore::new(MAX_RESULTS_READ),
+    });
+    site.store.note_address(&site.url)?;
+    on_ready(&site.url);
+    let (ending, mut ended) = tokio::sync::oneshot::channel();
+    let service = router(Arc::clone(&site)).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
+        shutdown.await;
+        let _ = ending.send(()); // the server may have failed
+    });
+    let deadline = async {
+        if (&mut ended).await.is_ok() {
+            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        outcome = server.into_future() => outcome?,
+        () = deadline => {}
+    }
+    site.store.close().await;
+    Ok(())
+}
+
+fn router(site: Arc<Site>) -> Router {
+    let forms = Router::new()
+        .route("/login", get(view::login_form).post(view::login))
+        .route("/logout", post(view::logout))
+        .route("/tokens", get(view::tokens).post(view::create_token))
+        .route("/tokens/revoke", post(view::revoke_token))
+        .layer(DefaultBodyLimit::max(MAX_FORM_BYTES));
+    let uploads = Router::new()
+        .route("/api/v1/runs/{id}", put(api::upload).get(api::run))
+        .layer(DefaultBodyLimit::max(MAX_COMPRESSED_BYTES as usize));
+    Router::new()
+        .route("/", get(view::runs))
+        .route("/runs/{id}", get(view::run))
+        .route("/compare", get(view::compare))
+        .route("/api/v1/runs", get(api::runs))
+        .route("/api/v1/runs/{id}/records", get(api::records))
+        .route("/healthz", get(api::health))
+        .merge(forms)
+        .merge(uploads)
+        .fallback(view::not_found)
+        .with_state(Arc::clone(&site))
+        .layer(CatchPanicLayer::new())
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(middleware::from_fn_with_state(site, security_headers))
+}
+
+/// Adds headers that limit what a page may do, and who may embed or store it.
+async fn security_headers(
+    axum::extract::State(site): axum::extract::State<Arc<Site>>,
+    request: Request<axum::body::Body>,
+    next: Next,
+) -> Response<axum::body::Body> {
+    let mut response = next.run(request).await;
+    let is_page = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    // A page's own policy, in its head, is stricter; only a header can forbid frames.
+    let policy = if is_page {
+        "frame-ancestors 'none'"
+    } else {
+        "default-src 'none'; frame-ancestors 'none'; sandbox"
+    };
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::CACHE_CONTROL, "private, no-store"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    if site.is_https() {
+        response.headers_mut().insert(
+            header::STRICT_TRANSPORT_SECURITY,
+            HeaderValue::from_static("max-age=31536000"),
+        );
+    }
+    response
+}

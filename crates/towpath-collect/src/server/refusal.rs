@@ -1,0 +1,115 @@
+//! Refused requests: a status, a reason and a way out, as JSON or as a page.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use towpath_result::upload::ErrorReply;
+
+use crate::error::CollectError;
+use crate::pages;
+
+/// Seconds after which a client may repeat a request that found the server busy or full.
+const RETRY_SECONDS: &str = "30";
+
+/// A request that was not carried out.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) error: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, error: error.into(), hint: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub(crate) fn not_found(id: &str) -> Self {
+        let id: String = id.chars().take(80).collect();
+        Self::new(StatusCode::NOT_FOUND, format!("there is no run `{id}` here"))
+    }
+
+    pub(crate) fn unauthenticated() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "the request has no valid token")
+            .with_hint("create one on the collector: `towpath collect token create`")
+    }
+
+    pub(crate) fn forbidden(needed: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, format!("the token's role may not {needed}"))
+    }
+}
+
+impl From<CollectError> for Refusal {
+    fn from(error: CollectError) -> Self {
+        if error.is_full() {
+            tracing::error!("{error}");
+            return Self::new(StatusCode::INSUFFICIENT_STORAGE, "the collector's disk is full");
+        }
+        let refusal = match &error {
+            CollectError::TokenExists(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
+            CollectError::NoToken(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            CollectError::Database(_)
+            | CollectError::Migration(_)
+            | CollectError::DatabaseAddress(_)
+            | CollectError::Object(_)
+            | CollectError::Folder { .. }
+            | CollectError::Listen { .. }
+            | CollectError::NeverServed { .. }
+            | CollectError::Io(_)
+            | CollectError::Damaged { .. } => {
+                // Details of the machine belong into the log only.
+                tracing::error!("{error}");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the collector cannot reach its data")
+            }
+        };
+        Self { hint: error.hint().filter(|_| refusal.status.is_client_error()), ..refusal }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let reply = Json(ErrorReply { error: self.error, hint: self.hint });
+        let mut response = (self.status, reply).into_response();
+        add_headers(self.status, &mut response);
+        response
+    }
+}
+
+fn add_headers(status: StatusCode, response: &mut Response) {
+    if status.is_server_error() {
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        let headers = response.headers_mut();
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+}
+
+/// A refusal as a page. A browser that is not logged in is sent to the login page.
+#[derive(Debug)]
+pub(crate) struct PageRefusal(Refusal);
+
+impl<E: Into<Refusal>> From<E> for PageRefusal {
+    fn from(refusal: E) -> Self {
+        Self(refusal.into())
+    }
+}
+
+impl IntoResponse for PageRefusal {
+    fn into_response(self) -> Response {
+        let Self(refusal) = self;
+        if refusal.status == StatusCode::UNAUTHORIZED {
+            return Redirect::to("/login").into_response();
+        }
+        let page = Html(pages::refusal(&refusal.error, refusal.hint.as_deref()));
+        let mut response = (refusal.status, page).into_response();
+        add_headers(refusal.status, &mut response);
+        response
+    }
+}

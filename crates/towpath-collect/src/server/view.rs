@@ -1,0 +1,237 @@
+//! The site for browsers: pages, and the forms that they send.
+
+use std::sync::Arc;
+
+use axum::extract::{Form, Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use serde::Deserialize;
+
+use super::principal::{Principal, SESSION_COOKIE, session_cookie, verify_csrf, verify_same_site};
+use super::refusal::PageRefusal;
+use super::{Refusal, Site, api};
+use crate::access::{Role, Token};
+use crate::pages::{self, Reader};
+use crate::time;
+
+/// Runs that a page can lay over each other.
+const MAX_COMPARED: usize = 8;
+/// Maximum length of a token's name, in characters.
+const MAX_NAME_CHARS: usize = 60;
+
+type PageResult = Result<Response, PageRefusal>;
+
+fn reader(principal: &Principal) -> Reader<'_> {
+    Reader { session: principal.session() }
+}
+
+/// The list of runs: `GET /`.
+pub(super) async fn runs(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> PageResult {
+    let principal = principal?;
+    principal.expect_viewer(&site)?;
+    let filter = api::filter(&query)?;
+    let runs = site.store.catalogue.list(&filter).await?;
+    Ok(Html(pages::list(&filter, &runs, &site.url, reader(&principal))).into_response())
+}
+
+/// The page of a run: `GET /runs/ID`.
+pub(super) async fn run(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Path(id): Path<String>,
+) -> PageResult {
+    let principal = principal?;
+    principal.expect_viewer(&site)?;
+    let entry = api::entry(&site, &id).await?;
+    let run = api::stored_run(&site, &entry).await?;
+    Ok(Html(pages::run(&entry, &run, reader(&principal))).into_response())
+}
+
+/// The comparison of runs: `GET /compare?run=ID&run=ID`.
+pub(super) async fn compare(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> PageResult {
+    let principal = principal?;
+    principal.expect_viewer(&site)?;
+    let mut ids: Vec<&str> = Vec::new();
+    for (_, id) in query.iter().filter(|(key, _)| key == "run") {
+        if !ids.contains(&id.as_str()) {
+            ids.push(id);
+        }
+    }
+    if !(2..=MAX_COMPARED).contains(&ids.len()) {
+        let error = format!("a comparison has 2 to {MAX_COMPARED} runs, not {}", ids.len());
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, error)
+            .with_hint("select them in the first column of the list")
+            .into());
+    }
+    let (mut entries, mut runs) = (Vec::new(), Vec::new());
+    for id in ids {
+        let entry = api::entry(&site, id).await?;
+        runs.push(api::stored_run(&site, &entry).await?);
+        entries.push(entry);
+    }
+    Ok(Html(pages::comparison(&entries, &runs, reader(&principal))).into_response())
+}
+
+/// Query of a login link.
+#[derive(Debug, Deserialize)]
+pub(super) struct LoginQuery {
+    code: Option<String>,
+}
+
+/// The login page: `GET /login`. Opening the link is not enough, since programs may open links.
+pub(super) async fn login_form(Query(query): Query<LoginQuery>) -> Html<String> {
+    Html(pages::login(query.code.as_deref(), None))
+}
+
+/// Form of the login page: one of both fields.
+#[derive(Debug, Deserialize)]
+pub(super) struct LoginForm {
+    code: Option<String>,
+    token: Option<String>,
+}
+
+/// Starts a session: `POST /login`.
+pub(super) async fn login(
+    State(site): State<Arc<Site>>,
+    headers: HeaderMap,
+    Form(form): Form<LoginForm>,
+) -> PageResult {
+    verify_same_site(&headers)?;
+    let (catalogue, now_us) = (&site.store.catalogue, time::now_us());
+    let token = match (&form.code, &form.token) {
+        (Some(code), _) => catalogue.consume_login_code(code, now_us).await?,
+        (None, Some(token)) => catalogue.token_of(token.trim(), now_us).await?,
+        (None, None) => None,
+    };
+    let error = match &token {
+        Some(token) if token.role.may_view() => None,
+        Some(_) => Some("An uploader's token cannot read pages. Use a viewer's or an admin's."),
+        None if form.code.is_some() => {
+            Some("This link was used already, or is older than ten minutes.")
+        }
+        None => Some("This token is not valid."),
+    };
+    if let (Some(token), None) = (&token, error) {
+        return start_session(&site, token).await;
+    }
+    Ok((StatusCode::FORBIDDEN, Html(pages::login(None, error))).into_response())
+}
+
+async fn start_session(site: &Site, token: &Token) -> PageResult {
+    let secret = site.store.catalogue.create_session(token, time::now_us()).await?;
+    let mut response = Redirect::to("/").into_response();
+    set_cookie(site, &mut response, &secret, "")?;
+    Ok(response)
+}
+
+fn set_cookie(
+    site: &Site,
+    response: &mut Response,
+    value: &str,
+    lifetime: &str,
+) -> Result<(), PageRefusal> {
+    let secure = if site.is_https() { "; Secure" } else { "" };
+    let cookie =
+        format!("{SESSION_COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax{secure}{lifetime}");
+    let cookie = HeaderValue::from_str(&cookie)
+        .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the cookie is not valid"))?;
+    response.headers_mut().insert(header::SET_COOKIE, cookie);
+    Ok(())
+}
+
+/// Form with nothing but proof of the session.
+#[derive(Debug, Deserialize)]
+pub(super) struct SessionForm {
+    csrf: String,
+}
+
+/// Ends the session: `POST /logout`.
+pub(super) async fn logout(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    headers: HeaderMap,
+    Form(form): Form<SessionForm>,
+) -> PageResult {
+    if let Some(session) = principal?.session() {
+        verify_csrf(session, &form.csrf)?;
+        if let Some(secret) = session_cookie(&headers) {
+            site.store.catalogue.end_session(secret).await?;
+        }
+    }
+    let mut response = Redirect::to("/login").into_response();
+    set_cookie(&site, &mut response, "", "; Max-Age=0")?;
+    Ok(response)
+}
+
+/// The page of tokens: `GET /tokens`.
+pub(super) async fn tokens(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+) -> PageResult {
+    let principal = principal?;
+    let session = principal.expect_admin()?;
+    let tokens = site.store.catalogue.tokens().await?;
+    Ok(Html(pages::tokens(&tokens, session, None)).into_response())
+}
+
+/// Form of a new token.
+#[derive(Debug, Deserialize)]
+pub(super) struct TokenForm {
+    csrf: String,
+    name: String,
+    role: String,
+}
+
+/// Creates a token and shows its secret once: `POST /tokens`.
+pub(super) async fn create_token(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Form(form): Form<TokenForm>,
+) -> PageResult {
+    let principal = principal?;
+    let session = principal.expect_admin()?;
+    verify_csrf(session, &form.csrf)?;
+    let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
+    let role: Role = form.role.parse().map_err(bad)?;
+    let name = form.name.trim();
+    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS {
+        return Err(bad(format!("a token's name has 1 to {MAX_NAME_CHARS} characters")).into());
+    }
+    let catalogue = &site.store.catalogue;
+    let (_, secret) = catalogue.create_token(name, role, time::now_us()).await?;
+    let tokens = catalogue.tokens().await?;
+    Ok(Html(pages::tokens(&tokens, session, Some((name, &secret)))).into_response())
+}
+
+/// Form that revokes a token.
+#[derive(Debug, Deserialize)]
+pub(super) struct RevokeForm {
+    csrf: String,
+    token: String,
+}
+
+/// Revokes a token: `POST /tokens/revoke`.
+pub(super) async fn revoke_token(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Form(form): Form<RevokeForm>,
+) -> PageResult {
+    let principal = principal?;
+    let session = principal.expect_admin()?;
+    verify_csrf(session, &form.csrf)?;
+    site.store.catalogue.revoke_token(&form.token, time::now_us()).await?;
+    Ok(Redirect::to("/tokens").into_response())
+}
+
+/// Answer to every other address.
+pub(super) async fn not_found() -> PageRefusal {
+    Refusal::new(StatusCode::NOT_FOUND, "there is no such page").into()
+}

@@ -1,0 +1,119 @@
+//! The collector's data: the catalogue and the records, opened together.
+
+use std::path::{Path, PathBuf};
+
+use crate::access::{Role, Token};
+use crate::catalogue::Catalogue;
+use crate::entry::RunEntry;
+use crate::error::CollectError;
+use crate::objects::Objects;
+use crate::time;
+
+/// Name of the SQLite file in the collector's folder.
+const CATALOGUE_FILE: &str = "catalogue.sqlite";
+/// Name of the folder of records.
+const RECORDS_FOLDER: &str = "records";
+/// Name of the file with the address at which the site was served last.
+const ADDRESS_FILE: &str = "address";
+
+/// Places of the collector's data.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// The collector's folder.
+    pub dir: PathBuf,
+    /// Address of a PostgreSQL database for the catalogue; `None` for SQLite in the folder.
+    pub database: Option<String>,
+}
+
+/// The collector's data.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(crate) catalogue: Catalogue,
+    pub(crate) objects: Objects,
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Opens the data, and creates whatever is missing.
+    pub async fn open(config: &StoreConfig) -> Result<Self, CollectError> {
+        let records = config.dir.join(RECORDS_FOLDER);
+        for folder in [&config.dir, &records] {
+            create_private(folder)?;
+        }
+        // SQLite reports a folder that it may not write as "unable to open database file".
+        let path = config.dir.canonicalize().map_err(|source| unusable(&config.dir, source))?;
+        let catalogue = match &config.database {
+            Some(address) => Catalogue::open_address(address).await?,
+            None => Catalogue::open_file(&path.join(CATALOGUE_FILE)).await?,
+        };
+        Ok(Self { catalogue, objects: Objects::in_folder(&records)?, dir: path })
+    }
+
+    /// Closes the catalogue, after its transactions.
+    pub async fn close(&self) {
+        self.catalogue.close().await;
+    }
+
+    /// Creates a token and returns its secret, which cannot be read again.
+    pub async fn create_token(&self, name: &str, role: Role) -> Result<String, CollectError> {
+        Ok(self.catalogue.create_token(name, role, time::now_us()).await?.1)
+    }
+
+    /// Returns all tokens, the newest first.
+    pub async fn tokens(&self) -> Result<Vec<Token>, CollectError> {
+        self.catalogue.tokens().await
+    }
+
+    /// Revokes the token with this name or identifier, and ends its sessions.
+    pub async fn revoke_token(&self, name: &str) -> Result<(), CollectError> {
+        self.catalogue.revoke_token(name, time::now_us()).await
+    }
+
+    /// Creates a link that logs a browser in once, within ten minutes.
+    ///
+    /// The browser gets a token of its own, so that it can be revoked.
+    pub async fn create_login_link(&self, role: Role) -> Result<String, CollectError> {
+        let path = self.dir.join(ADDRESS_FILE);
+        let address = std::fs::read_to_string(&path);
+        let address = address.map_err(|source| CollectError::NeverServed { path, source })?;
+        let now_us = time::now_us();
+        let name = format!("browser-{}", crate::secret::random_id()?);
+        let (token, _) = self.catalogue.create_token(&name, role, now_us).await?;
+        let code = self.catalogue.create_login_code(&token, now_us).await?;
+        Ok(format!("{}/login?code={code}", address.trim()))
+    }
+
+    /// Notes the address of the site, for login links.
+    pub(crate) fn note_address(&self, address: &str) -> Result<(), CollectError> {
+        let path = self.dir.join(ADDRESS_FILE);
+        std::fs::write(&path, format!("{address}\n")).map_err(|source| unusable(&path, source))
+    }
+
+    /// Stores a checked run; returns false if it was stored before.
+    ///
+    /// The records are stored first: a row of the catalogue always has its records.
+    pub(crate) async fn add(
+        &self,
+        run: &RunEntry,
+        uploader: &Token,
+        body: Vec<u8>,
+    ) -> Result<bool, CollectError> {
+        if self.catalogue.run(&run.id).await?.is_some() {
+            return Ok(false);
+        }
+        self.objects.put(&run.id, body).await?;
+        self.catalogue.insert_run(run, &uploader.id).await
+    }
+}
+
+/// Creates a folder that only this user can read.
+fn create_private(path: &Path) -> Result<(), CollectError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(path).map_err(|source| unusable(path, source))
+}
+
+fn unusable(path: &Path, source: std::io::Error) -> CollectError {
+    CollectError::Folder { path: path.to_owned(), source }
+}

@@ -1,0 +1,149 @@
+//! `towpath collect`: the arguments of the collector. Only builds with the feature `collect`
+//! contain the collector itself.
+
+#[cfg(feature = "collect")]
+mod server;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Receive, store and show the results of many hosts
+///
+/// The collector keeps everything in one folder. Hosts send results with the option `--to` of
+/// `towpath run` and other commands, or with `towpath upload`.
+#[derive(Debug, Args)]
+pub(crate) struct CollectArguments {
+    #[command(subcommand)]
+    command: CollectCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CollectCommand {
+    Serve(ServeArguments),
+    Login(LoginArguments),
+    /// Create, list or revoke the tokens that allow access
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
+}
+
+/// Places of the collector's data.
+#[derive(Debug, Args)]
+struct StoreArguments {
+    /// Folder of the collector, which is created if necessary
+    #[arg(long, value_name = "DIR", default_value = "towpath-collector")]
+    dir: PathBuf,
+    /// Address of a PostgreSQL database for the catalogue, such as
+    /// `postgres://towpath@localhost/towpath` [default: SQLite in the folder]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+}
+
+/// Serve the collector's pages and receive uploads
+///
+/// Only this host can reach the collector, unless `--listen` names another address. Reading
+/// runs needs a token, unless `--public` is given.
+#[derive(Debug, Args)]
+struct ServeArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7080")]
+    listen: SocketAddr,
+    /// Address by which browsers reach the collector, such as `https://towpath.example.org`
+    /// [default: that of `--listen`]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Let every client read all runs
+    #[arg(long)]
+    public: bool,
+}
+
+/// Print a link that logs a browser in
+///
+/// The link works once, within ten minutes.
+#[derive(Debug, Args)]
+struct LoginArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Role of the browser
+    #[arg(long, value_enum, default_value = "admin")]
+    role: TokenRole,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    Create(CreateTokenArguments),
+    List(ListTokensArguments),
+    Revoke(RevokeTokenArguments),
+}
+
+/// Create a token and print it
+///
+/// The token cannot be printed again: the collector stores a hash of it.
+#[derive(Debug, Args)]
+struct CreateTokenArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name of the token, such as that of the host that uses it
+    #[arg(long)]
+    name: String,
+    /// Permitted actions
+    #[arg(long, value_enum)]
+    role: TokenRole,
+    /// File for the token, which only this user can read [default: print it]
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// List all tokens, without their secrets
+#[derive(Debug, Args)]
+struct ListTokensArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Print JSON, one line for each token
+    #[arg(short = 'J', long)]
+    json: bool,
+}
+
+/// Revoke a token, and end the sessions of browsers that use it
+#[derive(Debug, Args)]
+struct RevokeTokenArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name or identifier of the token
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum TokenRole {
+    /// Reads all pages and data
+    Viewer,
+    /// Uploads runs, and reads nothing
+    Uploader,
+    /// Does everything, which includes tokens
+    Admin,
+}
+
+#[cfg(feature = "collect")]
+pub(crate) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    server::collect(arguments, ui)
+}
+
+/// Fails: this build has no collector.
+#[cfg(not(feature = "collect"))]
+pub(crate) fn collect(_arguments: &CollectArguments, _ui: &mut Ui) -> Result<ExitCode, CliError> {
+    Err(CliError::Unavailable {
+        what: "this build of towpath has no collector".to_owned(),
+        hint: "install one that has: `cargo install --path crates/towpath --features collect`"
+            .to_owned(),
+    })
+}

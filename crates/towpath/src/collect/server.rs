@@ -1,0 +1,172 @@
+//! What `towpath collect` does, in builds that contain the collector.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+use towpath_collect::{
+    CollectError, Role, ServerConfig, Store, StoreConfig, interrupt, run_to_end, serve,
+};
+use towpath_os::files::{Dir, ReadAccess};
+use towpath_result::Warning;
+
+use super::{
+    CollectArguments, CollectCommand, CreateTokenArguments, ListTokensArguments, LoginArguments,
+    RevokeTokenArguments, ServeArguments, StoreArguments, TokenCommand, TokenRole,
+};
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Maximum length of a token's name, in characters.
+const MAX_NAME_CHARS: usize = 60;
+
+pub(super) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match &arguments.command {
+        CollectCommand::Serve(arguments) => serve_site(arguments, ui)?,
+        CollectCommand::Login(arguments) => login(arguments, ui)?,
+        CollectCommand::Token { command } => match command {
+            TokenCommand::Create(arguments) => create_token(arguments, ui)?,
+            TokenCommand::List(arguments) => list_tokens(arguments, ui)?,
+            TokenCommand::Revoke(arguments) => revoke_token(arguments, ui)?,
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve_site(arguments: &ServeArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let url = arguments.url.as_deref();
+    if url.is_some_and(|url| !url.starts_with("http://") && !url.starts_with("https://")) {
+        return Err(CliError::Unavailable {
+            what: "`--url` is not an address".to_owned(),
+            hint: "it begins with `https://` or `http://`".to_owned(),
+        });
+    }
+    let is_tls = url.is_some_and(|url| url.starts_with("https://"));
+    if !arguments.listen.ip().is_loopback() && !is_tls {
+        ui.warn(&Warning {
+            text: "other hosts can reach the collector, and tokens cross the network unencrypted"
+                .to_owned(),
+            hint: Some(
+                "put a reverse proxy with TLS in front, and give its address with `--url https://…`"
+                    .to_owned(),
+            ),
+        });
+    }
+    let store_config = store_config(&arguments.store);
+    let config = ServerConfig {
+        listen: arguments.listen,
+        public_url: arguments.url.clone(),
+        public_read: arguments.public,
+    };
+    towpath_collect::log_to_stderr();
+    Ok(run_to_end(async {
+        let store = Store::open(&store_config).await?;
+        let on_ready = |url: &str| {
+            ui.progress(&format!("listening on {url}, data in {}", store_config.dir.display()));
+            let dir = &arguments.store.dir;
+            let dir = if dir.as_os_str() == "towpath-collector" {
+                String::new()
+            } else {
+                format!(" --dir {}", dir.display())
+            };
+            ui.progress(&format!("hint: `towpath collect login{dir}` prints a link for a browser"));
+        };
+        serve(store, config, on_ready, interrupt()?).await
+    })?)
+}
+
+fn login(arguments: &LoginArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let link = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.create_login_link(role(arguments.role)).await
+    })?;
+    writeln!(ui.out, "{link}")?;
+    Ok(())
+}
+
+fn create_token(arguments: &CreateTokenArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let name = arguments.name.trim();
+    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS {
+        return Err(CliError::Unavailable {
+            what: format!("a token's name has 1 to {MAX_NAME_CHARS} characters"),
+            hint: "use the name of the host, such as `--name lab3`".to_owned(),
+        });
+    }
+    let secret = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.create_token(name, role(arguments.role)).await
+    })?;
+    match &arguments.out {
+        Some(path) => write_secret(path, &secret),
+        None => Ok(writeln!(ui.out, "{secret}")?),
+    }
+}
+
+/// Writes a secret to a file that only this user can read.
+fn write_secret(path: &Path, secret: &str) -> Result<(), CliError> {
+    let write = || {
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = Dir::open(parent.unwrap_or(Path::new(".")))?;
+        folder.write_durably(name, format!("{secret}\n").as_bytes(), ReadAccess::OwnerOnly)
+    };
+    write().map_err(|source| CliError::unwritable(path, source, None))
+}
+
+fn list_tokens(arguments: &ListTokensArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let tokens =
+        run_to_end(async { Store::open(&store_config(&arguments.store)).await?.tokens().await })?;
+    let date = |time_us: Option<i64>| match time_us {
+        Some(time_us) => towpath_result::format::number::date(time_us as u64 * 1_000),
+        None => "-".to_owned(),
+    };
+    if !arguments.json {
+        writeln!(ui.out, "{:24} {:9} {:28} revoked", "name", "role", "last used")?;
+    }
+    for token in tokens {
+        if arguments.json {
+            let line = json!({
+                "id": token.id,
+                "name": token.name,
+                "role": token.role.name(),
+                "created_us": token.created_us,
+                "used_us": token.used_us,
+                "revoked_us": token.revoked_us,
+            });
+            writeln!(ui.out, "{line}")?;
+        } else {
+            let (used, revoked) = (date(token.used_us), date(token.revoked_us));
+            writeln!(ui.out, "{:24} {:9} {used:28} {revoked}", token.name, token.role)?;
+        }
+    }
+    Ok(())
+}
+
+fn revoke_token(arguments: &RevokeTokenArguments, ui: &mut Ui) -> Result<(), CliError> {
+    run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.revoke_token(&arguments.name).await
+    })?;
+    ui.progress(&format!("revoked {}", arguments.name));
+    Ok(())
+}
+
+fn store_config(arguments: &StoreArguments) -> StoreConfig {
+    StoreConfig { dir: arguments.dir.clone(), database: arguments.database.clone() }
+}
+
+fn role(choice: TokenRole) -> Role {
+    match choice {
+        TokenRole::Viewer => Role::Viewer,
+        TokenRole::Uploader => Role::Uploader,
+        TokenRole::Admin => Role::Admin,
+    }
+}
+
+impl From<CollectError> for CliError {
+    fn from(error: CollectError) -> Self {
+        let hint = error.hint();
+        Self::failed(error, hint)
+    }
+}
