@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use towpath_result::expect::{Metric, MetricInputs};
 use towpath_result::format::text::{clean, cut};
@@ -18,7 +18,7 @@ const MAX_TEXT_CHARS: usize = 120;
 const MAX_VERDICT_CHARS: usize = 400;
 
 /// Values by which pages filter and count. Runs that agree in all of them form a group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct RunGroup {
     pub(crate) scenario: String,
     pub(crate) world: String,
@@ -49,7 +49,7 @@ impl RunGroup {
 }
 
 /// Row of the catalogue.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunEntry {
     pub(crate) id: String,
     pub(crate) content_hash: String,

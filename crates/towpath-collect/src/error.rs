@@ -108,7 +108,7 @@ impl CollectError {
 }
 
 /// Returns the texts of an error and all its sources.
-fn full_text(error: &dyn std::error::Error) -> String {
+pub(crate) fn full_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

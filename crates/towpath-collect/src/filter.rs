@@ -7,6 +7,8 @@ use crate::time::{day_text, parse_day};
 
 /// Runs on one page.
 pub(crate) const PAGE_RUNS: i64 = 50;
+/// Runs of a series: more would only cover each other in its drawing.
+pub(crate) const SERIES_RUNS: i64 = 1_000;
 /// Maximum number of values of one facet in a query.
 const MAX_VALUES: usize = 50;
 /// Maximum length of a value in bytes.

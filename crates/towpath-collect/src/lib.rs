@@ -4,13 +4,15 @@
 //! records ([`objects`], a folder). The catalogue never contains samples. [`upload`] checks what a
 //! client sends, and [`entry`] makes the row of it. [`filter`] is the query of a page: one type for
 //! addresses, forms and SQL. [`access`] decides who may do what, [`pages`] writes HTML, and
-//! [`server`] connects all of them. The time is an argument everywhere below the server.
+//! [`server`] connects all of them. [`maintenance`] is for the operator. The time is an argument everywhere below the server.
 
 mod access;
 mod catalogue;
+mod change;
 mod entry;
 mod error;
 mod filter;
+mod maintenance;
 mod objects;
 mod pages;
 mod runtime;
@@ -22,6 +24,7 @@ mod upload;
 
 pub use access::{Role, Token};
 pub use error::CollectError;
+pub use maintenance::MaintenanceReport;
 pub use runtime::{interrupt, log_to_stderr, run_to_end};
 pub use server::{ServerConfig, serve};
 pub use store::{Store, StoreConfig};

@@ -29,6 +29,14 @@ impl Objects {
     pub(crate) async fn get(&self, id: &str) -> Result<Vec<u8>, CollectError> {
         Ok(self.store.get(&location(id)).await?.bytes().await?.into())
     }
+
+    /// Removes the records of a run, if they exist.
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), CollectError> {
+        match self.store.delete(&location(id)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// Returns the place of a run: 256 folders keep each of them small.

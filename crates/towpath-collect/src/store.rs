@@ -85,8 +85,12 @@ impl Store {
 
     /// Notes the address of the site, for login links.
     pub(crate) fn note_address(&self, address: &str) -> Result<(), CollectError> {
-        let path = self.dir.join(ADDRESS_FILE);
-        std::fs::write(&path, format!("{address}\n")).map_err(|source| unusable(&path, source))
+        let (path, line) = (self.dir.join(ADDRESS_FILE), format!("{address}\n"));
+        // A restart writes nothing, so it also works on a full disk.
+        if std::fs::read_to_string(&path).is_ok_and(|noted| noted == line) {
+            return Ok(());
+        }
+        std::fs::write(&path, line).map_err(|source| unusable(&path, source))
     }
 
     /// Stores a checked run; returns false if it was stored before.
@@ -107,13 +111,13 @@ impl Store {
 }
 
 /// Creates a folder that only this user can read.
-fn create_private(path: &Path) -> Result<(), CollectError> {
+pub(crate) fn create_private(path: &Path) -> Result<(), CollectError> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder.create(path).map_err(|source| unusable(path, source))
 }
 
-fn unusable(path: &Path, source: std::io::Error) -> CollectError {
+pub(crate) fn unusable(path: &Path, source: std::io::Error) -> CollectError {
     CollectError::Folder { path: path.to_owned(), source }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use sqlx::any::AnyPoolOptions;
 use sqlx::migrate::Migrator;
-use sqlx::{AnyPool, Executor as _};
+use sqlx::{AnyPool, Connection as _, Executor as _};
 
 use crate::error::CollectError;
 
-pub(crate) use runs::{RunPage, facet_value};
+pub(crate) use runs::{RunPage, SeriesPoint, facet_value};
 pub(crate) use tokens::Session;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -69,11 +69,19 @@ impl Catalogue {
         let options = AnyPoolOptions::new()
             .max_connections(MAX_CONNECTIONS)
             .acquire_timeout(CONNECTION_TIMEOUT)
+            // SQLite itself rolls back a transaction that finds the disk full. sqlx still counts it
+            // as open, and such a connection refuses every later transaction.
+            .before_acquire(|connection, _| {
+                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+            })
             .after_connect(move |connection, _| {
                 Box::pin(async move {
-                    if kind == DatabaseKind::Sqlite {
-                        connection.execute(SQLITE_SETTINGS).await?;
-                    }
+                    connection
+                        .execute(match kind {
+                            DatabaseKind::Sqlite => SQLITE_SETTINGS,
+                            DatabaseKind::Postgres => POSTGRES_SETTINGS,
+                        })
+                        .await?;
                     Ok(())
                 })
             });
@@ -108,6 +116,10 @@ impl Catalogue {
         }
     }
 }
+
+/// Settings of each PostgreSQL connection: no forgotten transaction or lock stops the others.
+const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'; \
+     SET lock_timeout = '10s'";
 
 /// Settings of each SQLite connection.
 ///

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
 use sqlx::any::AnyRow;
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Row as _};
@@ -9,7 +10,7 @@ use sqlx::{Any, AssertSqlSafe, Row as _};
 use super::Catalogue;
 use crate::entry::{RunEntry, RunGroup};
 use crate::error::CollectError;
-use crate::filter::{Facet, PAGE_RUNS, RunFilter, Sort};
+use crate::filter::{Facet, PAGE_RUNS, RunFilter, SERIES_RUNS, Sort};
 use crate::time::{DAY_US, day};
 
 /// Lengths of the periods for which runs are counted, in days.
@@ -36,6 +37,16 @@ pub(crate) struct RunPage {
     pub(crate) matching: i64,
     /// Number of runs within the days of the query, by group.
     pub(crate) groups: Vec<GroupCount>,
+}
+
+/// One run of a series.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SeriesPoint {
+    pub(crate) id: String,
+    pub(crate) started_us: i64,
+    pub(crate) value: f64,
+    /// True if the run completed and met its expectations.
+    pub(crate) ok: bool,
 }
 
 const GROUP_COLUMNS: &str = "g.scenario, g.world, g.transport, g.host, g.server, g.family, \
@@ -91,8 +102,105 @@ impl Catalogue {
         Ok(row.as_ref().map(entry).transpose()?)
     }
 
+    /// Returns runs in the order of their identifiers, with the tokens that uploaded them.
+    pub(crate) async fn runs_after(
+        &self,
+        id: &str,
+        limit: i64,
+    ) -> Result<Vec<(RunEntry, String)>, CollectError> {
+        let statement = format!(
+            "SELECT {RUN_COLUMNS}, {GROUP_COLUMNS}, r.uploader FROM runs r \
+             JOIN run_groups g ON g.id = r.run_group WHERE r.id > $1 ORDER BY r.id LIMIT $2"
+        );
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(id.to_owned()).bind(limit);
+        let rows = query.fetch_all(&self.pool).await?;
+        let row = |row: &AnyRow| -> Result<_, sqlx::Error> {
+            Ok((entry(row)?, row.try_get("uploader")?))
+        };
+        Ok(rows.iter().map(row).collect::<Result<_, _>>()?)
+    }
+
+    /// Returns the number of all runs.
+    pub(crate) async fn count(&self) -> Result<i64, CollectError> {
+        let row =
+            sqlx::query("SELECT CAST(COALESCE(SUM(runs), 0) AS BIGINT) AS runs FROM run_groups")
+                .fetch_one(&self.pool)
+                .await?;
+        Ok(row.try_get("runs")?)
+    }
+
+    /// Removes the row of a run and its counts.
+    pub(crate) async fn delete_run(&self, run: &RunEntry) -> Result<(), CollectError> {
+        let group_id = run.group.id();
+        let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
+        let deleted = sqlx::query("DELETE FROM runs WHERE id = $1")
+            .bind(run.id.clone())
+            .execute(&mut *transaction)
+            .await?;
+        if deleted.rows_affected() > 0 {
+            sqlx::query("UPDATE run_groups SET runs = runs - 1 WHERE id = $1")
+                .bind(group_id.clone())
+                .execute(&mut *transaction)
+                .await?;
+            for days in PERIODS {
+                sqlx::query(
+                    "UPDATE period_counts SET runs = runs - 1 \
+                     WHERE days = $1 AND period = $2 AND run_group = $3",
+                )
+                .bind(days)
+                .bind(day(run.started_us).div_euclid(days))
+                .bind(group_id.clone())
+                .execute(&mut *transaction)
+                .await?;
+            }
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
     /// Returns one page of the list, with counts for every choice of the filter.
     pub(crate) async fn list(&self, filter: &RunFilter) -> Result<RunPage, CollectError> {
+        let (groups, matching, is_rare) = self.matching(filter).await?;
+        let runs = if matching == 0 { Vec::new() } else { self.page(filter, is_rare).await? };
+        Ok(RunPage { runs, matching, groups })
+    }
+
+    /// Returns the newest matching runs that have the metric of the query's order, oldest first.
+    pub(crate) async fn series(
+        &self,
+        filter: &RunFilter,
+    ) -> Result<(RunPage, Vec<SeriesPoint>), CollectError> {
+        let metric = if filter.sort == Sort::Time { Sort::Goodput } else { filter.sort };
+        let filter = RunFilter { sort: metric, ..filter.clone() };
+        let (groups, matching, is_rare) = self.matching(&filter).await?;
+        let conditions = Conditions::of(&filter, is_rare);
+        let column = metric.column();
+        let statement = format!(
+            "SELECT r.id, r.started_us, r.{column} AS value, g.outcome FROM \
+             (SELECT id FROM runs r WHERE {} ORDER BY started_us DESC, id DESC \
+             LIMIT {SERIES_RUNS}) chosen JOIN runs r ON r.id = chosen.id \
+             JOIN run_groups g ON g.id = r.run_group ORDER BY r.started_us, r.id",
+            conditions.text
+        );
+        let rows = conditions.bind(statement).fetch_all(&self.pool).await?;
+        let point = |row: &AnyRow| -> Result<_, sqlx::Error> {
+            let outcome: String = row.try_get("outcome")?;
+            Ok(SeriesPoint {
+                id: row.try_get("id")?,
+                started_us: row.try_get("started_us")?,
+                value: row.try_get("value")?,
+                ok: outcome == "ok",
+            })
+        };
+        let points = rows.iter().map(point).collect::<Result<_, _>>()?;
+        Ok((RunPage { runs: Vec::new(), matching, groups }, points))
+    }
+
+    /// Returns the counts of all groups, the number of matching runs, and whether these are rare.
+    async fn matching(
+        &self,
+        filter: &RunFilter,
+    ) -> Result<(Vec<GroupCount>, i64, bool), CollectError> {
         let groups = self.group_counts(filter).await?;
         let (mut matching, mut total) = (0, 0);
         for count in &groups {
@@ -102,15 +210,16 @@ impl Catalogue {
                 .all(|facet| filter.accepts(facet, facet_value(&count.group, facet)));
             matching += if accepted { count.runs } else { 0 };
         }
-        let is_rare = matching < total / RARE_SHARE;
-        let runs = if matching == 0 { Vec::new() } else { self.page(filter, is_rare).await? };
-        Ok(RunPage { runs, matching, groups })
+        Ok((groups, matching, matching < total / RARE_SHARE))
     }
 
     async fn group_counts(&self, filter: &RunFilter) -> Result<Vec<GroupCount>, CollectError> {
         let (mut statement, mut numbers) = (String::new(), Vec::new());
         if filter.since.is_none() && filter.until.is_none() {
-            let _ = write!(statement, "SELECT {GROUP_COLUMNS}, g.runs FROM run_groups g"); // cannot fail
+            let _ = write!(
+                statement,
+                "SELECT {GROUP_COLUMNS}, g.runs FROM run_groups g WHERE g.runs > 0"
+            ); // cannot fail
         } else {
             let since = filter.since.unwrap_or(0);
             let until = filter.until.unwrap_or(MAX_DAY).min(MAX_DAY);
@@ -120,7 +229,7 @@ impl Catalogue {
                 let [days, first, last] = [2, 1, 0].map(|back| numbers.len() - back);
                 parts.push(format!(
                     "SELECT run_group, runs FROM period_counts \
-                     WHERE days = ${days} AND period BETWEEN ${first} AND ${last}"
+                     WHERE runs > 0 AND days = ${days} AND period BETWEEN ${first} AND ${last}"
                 ));
             }
             if parts.is_empty() {
@@ -160,14 +269,7 @@ impl Catalogue {
             conditions.text,
             filter.page.saturating_mul(PAGE_RUNS)
         );
-        let mut query = sqlx::query(AssertSqlSafe(statement));
-        for value in conditions.values {
-            query = match value {
-                Value::Text(text) => query.bind(text),
-                Value::Number(number) => query.bind(number),
-            };
-        }
-        let rows = query.fetch_all(&self.pool).await?;
+        let rows = conditions.bind(statement).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(entry).collect::<Result<_, _>>()?)
     }
 }
@@ -234,6 +336,18 @@ impl Conditions {
             this.text.push(')');
         }
         this
+    }
+
+    /// Returns the query of a statement that contains the condition.
+    fn bind<'a>(self, statement: String) -> AnyQuery<'a> {
+        let mut query = sqlx::query(AssertSqlSafe(statement));
+        for value in self.values {
+            query = match value {
+                Value::Text(text) => query.bind(text),
+                Value::Number(number) => query.bind(number),
+            };
+        }
+        query
     }
 
     fn placeholder(&mut self, value: Value) -> String {

@@ -85,6 +85,42 @@ impl Catalogue {
         Ok(rows.iter().map(token).collect::<Result<_, _>>()?)
     }
 
+    /// Returns all tokens with the hashes of their secrets, for a backup.
+    pub(crate) async fn token_rows(&self) -> Result<Vec<(Token, String)>, CollectError> {
+        let rows = sqlx::query(
+            "SELECT t.id, t.name, t.role, t.created_us, t.used_us, t.revoked_us, t.secret_hash \
+             FROM tokens t ORDER BY t.id",
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let row = |row: &AnyRow| -> Result<_, sqlx::Error> {
+            Ok((token(row)?, row.try_get("secret_hash")?))
+        };
+        Ok(rows.iter().map(row).collect::<Result<_, _>>()?)
+    }
+
+    /// Adds a token of a backup, unless it exists.
+    pub(crate) async fn insert_token(
+        &self,
+        token: &Token,
+        secret_hash: &str,
+    ) -> Result<(), CollectError> {
+        sqlx::query(
+            "INSERT INTO tokens (id, name, role, secret_hash, created_us, used_us, revoked_us) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(token.id.clone())
+        .bind(token.name.clone())
+        .bind(token.role.name())
+        .bind(secret_hash.to_owned())
+        .bind(token.created_us)
+        .bind(token.used_us)
+        .bind(token.revoked_us)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// Revokes the valid token with this name or identifier, and ends its sessions.
     pub(crate) async fn revoke_token(&self, name: &str, now_us: i64) -> Result<(), CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
@@ -124,19 +160,21 @@ impl Catalogue {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let token = token(&row)?;
-        self.note_use(&token, now_us).await?;
+        self.note_use(&token, now_us).await;
         Ok(Some(token))
     }
 
-    async fn note_use(&self, token: &Token, now_us: i64) -> Result<(), CollectError> {
+    /// Notes the use of a token. Best effort, so that reading works on a full disk.
+    async fn note_use(&self, token: &Token, now_us: i64) {
         if token.used_us.is_none_or(|used| used + USE_RESOLUTION_US <= now_us) {
-            sqlx::query("UPDATE tokens SET used_us = $1 WHERE id = $2")
+            let update = sqlx::query("UPDATE tokens SET used_us = $1 WHERE id = $2")
                 .bind(now_us)
                 .bind(token.id.clone())
-                .execute(&self.pool)
-                .await?;
+                .execute(&self.pool);
+            if let Err(error) = update.await {
+                tracing::warn!("cannot note the use of a token: {error}");
+            }
         }
-        Ok(())
     }
 
     /// Creates a code that logs a browser in once, with the rights of a token.
@@ -225,7 +263,7 @@ impl Catalogue {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let session = Session { token: token(&row)?, csrf: row.try_get("csrf")? };
-        self.note_use(&session.token, now_us).await?;
+        self.note_use(&session.token, now_us).await;
         Ok(Some(session))
     }
 

@@ -22,14 +22,16 @@ pub(crate) fn list(filter: &RunFilter, runs: &RunPage, url: &str, reader: Reader
         @if is_empty {
             (first_steps(url))
         } @else {
-            (filters(filter, runs))
-            (chips(filter))
+            (filters(filter, runs, "/"))
+            (chips(filter, "/"))
             p.facts {
                 (count(runs.matching)) " "
                 @if runs.matching == 1 { "run" } @else { "runs" }
                 @if filter.sort != Sort::Time {
                     "; those without " (sort_label(filter.sort)) " are not listed"
                 }
+                " · "
+                a href=(address_at("/series", &RunFilter { page: 0, ..filter.clone() })) { "over time" }
             }
             @if runs.runs.is_empty() {
                 p.none {
@@ -90,11 +92,12 @@ fn choices(filter: &RunFilter, runs: &RunPage, facet: Facet) -> Vec<(String, i64
     choices
 }
 
-fn filters(filter: &RunFilter, runs: &RunPage) -> Markup {
+/// Writes the form of the filter, which leads to the page at `path`.
+pub(super) fn filters(filter: &RunFilter, runs: &RunPage, path: &str) -> Markup {
     html! {
         details.filters open[filter.is_filtered()] {
             summary { "Filter" }
-            form method="get" action="/" {
+            form method="get" action=(path) {
                 div.facets {
                     @for facet in Facet::ALL {
                         @let choices = choices(filter, runs, facet);
@@ -115,7 +118,7 @@ fn filters(filter: &RunFilter, runs: &RunPage) -> Markup {
                 }
                 button { "Apply" }
                 " "
-                a href="/" { "Clear" }
+                a href=(path) { "Clear" }
             }
         }
     }
@@ -151,7 +154,7 @@ fn facet_choices(filter: &RunFilter, facet: Facet, choices: &[(String, i64)]) ->
 }
 
 /// Writes the conditions of the query, each with a link that removes it.
-fn chips(filter: &RunFilter) -> Markup {
+pub(super) fn chips(filter: &RunFilter, path: &str) -> Markup {
     let mut chips: Vec<(String, RunFilter)> = Vec::new();
     for (facet, values) in &filter.values {
         for value in values {
@@ -178,7 +181,7 @@ fn chips(filter: &RunFilter) -> Markup {
         @if !chips.is_empty() {
             ul.chips aria-label="Conditions" {
                 @for (text, without) in &chips {
-                    li { a href=(address(without)) aria-label={ "Remove " (text) } { (text) " ×" } }
+                    li { a href=(address_at(path, without)) aria-label={ "Remove " (text) } { (text) " ×" } }
                 }
             }
         }
@@ -186,8 +189,13 @@ fn chips(filter: &RunFilter) -> Markup {
 }
 
 fn address(filter: &RunFilter) -> String {
+    address_at("/", filter)
+}
+
+/// Returns the address of a page with a query.
+fn address_at(path: &str, filter: &RunFilter) -> String {
     let query = filter.query();
-    if query.is_empty() { "/".to_owned() } else { format!("/?{query}") }
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
 fn sort_value(sort: Sort, ascending: bool) -> String {

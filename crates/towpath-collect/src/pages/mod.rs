@@ -3,6 +3,7 @@
 //! `html!` escapes every text. Only [`frame`] and `towpath-report` pass markup.
 
 mod list;
+mod series;
 mod tokens;
 
 use maud::{Markup, html};
@@ -15,6 +16,7 @@ use crate::entry::RunEntry;
 use crate::time;
 
 pub(crate) use list::list;
+pub(crate) use series::series;
 pub(crate) use tokens::tokens;
 
 const STYLE: &str = include_str!("site.css");
@@ -85,6 +87,8 @@ fn run_facts(entry: &RunEntry) -> Markup {
                 a href={ "/api/v1/runs/" (entry.id) "/records" } download { "records (JSON Lines)" }
                 " · "
                 a href={ "/api/v1/runs/" (entry.id) } { "summary (JSON)" }
+                " · "
+                a href={ "/runs/" (entry.id) "/badge.svg" } { "badge (SVG)" }
             }
         }
     }
@@ -134,6 +138,29 @@ fn labels(entries: &[RunEntry]) -> Vec<String> {
         }
     }
     labels
+}
+
+/// Draws a badge for other pages: the goodput of a run, coloured by its outcome.
+pub(crate) fn badge(entry: &RunEntry) -> String {
+    let value = entry.goodput_bps.map_or_else(|| entry.group.outcome.clone(), number::rate);
+    let colour = if entry.group.outcome == "ok" { "#0a6e45" } else { "#b3261e" };
+    let (label, label_width) = (&entry.group.transport, 64);
+    let value_width = 8 * value.chars().count() + 16;
+    let (width, middle) = (label_width + value_width, label_width + value_width / 2);
+    let svg = html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(width) height="20" role="img"
+            aria-label={ (label) ": " (value) } {
+            title { (label) ": " (value) }
+            rect width=(width) height="20" rx="3" fill="#444c54" {}
+            rect x=(label_width) width=(value_width) height="20" rx="3" fill=(colour) {}
+            g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif"
+                font-size="11" {
+                text x=(label_width / 2) y="14" { (label) }
+                text x=(middle) y="14" { (value) }
+            }
+        }
+    };
+    svg.0
 }
 
 /// Writes the login page; `code` comes from a login link.

@@ -2,9 +2,10 @@
 
 use std::io::{BufReader, Read as _};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,14 +14,17 @@ use towpath_result::frames::FrameReader;
 use towpath_result::input::ReadBudget;
 use towpath_result::store::{StoredRun, read_run_within};
 use towpath_result::upload::{
-    HOST_HEADER, MAX_EXPANDED_BYTES, MAX_HOST_BYTES, RESULT_MEDIA_TYPE, SIZE_HEADER, TIME_HEADER,
-    UploadReply,
+    HOST_HEADER, MAX_COMPRESSED_BYTES, MAX_EXPANDED_BYTES, MAX_HOST_BYTES, RESULT_MEDIA_TYPE,
+    SIZE_HEADER, TIME_HEADER, UploadReply,
 };
 
 use super::principal::Principal;
 use super::{Refusal, Site};
+use crate::access::Token;
+use crate::catalogue::SeriesPoint;
+use crate::change;
 use crate::entry::{ID_DIGITS, RunEntry};
-use crate::error::CollectError;
+use crate::error::{CollectError, full_text};
 use crate::filter::{PAGE_RUNS, RunFilter};
 use crate::time;
 use crate::upload::{self, UploadClaim};
@@ -34,22 +38,55 @@ pub(super) async fn upload(
     principal: Principal,
     Path(hash): Path<String>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Body,
 ) -> Result<Response, Refusal> {
+    // Nothing of the body is read before its sender is known and has a permit.
     let uploader = principal.expect_uploader()?.clone();
-    let claim = claim(hash, &headers)?;
-    let id: String = claim.content_hash.chars().take(ID_DIGITS).collect();
-    let reply = |created: bool| {
-        let url = format!("{}/runs/{id}", site.url);
-        let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-        (status, Json(UploadReply { id: id.clone(), url, created })).into_response()
+    let id: String = hash.chars().take(ID_DIGITS).collect();
+    let claim = claim(hash, &headers);
+    let _permit = site.bodies.acquire().await.map_err(|_| busy())?;
+    let body = match &claim {
+        Ok(_) => read_body(body).await,
+        Err(_) => Ok(Bytes::new()),
     };
-    if let Some(run) = site.store.catalogue.run(&id).await? {
-        return if run.content_hash == claim.content_hash {
-            Ok(reply(false))
+    let bytes = body.as_ref().map_or(0, |body| body.len() as u64);
+    let stored = match body {
+        Ok(body) => store(&site, &uploader, claim, body).await,
+        Err(refusal) => Err(refusal),
+    };
+    site.uploads.count(&stored);
+    let created = stored?;
+    if created {
+        site.uploads.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    let url = format!("{}/runs/{id}", site.url);
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(UploadReply { id, url, created })).into_response())
+}
+
+async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    let max_bytes = MAX_COMPRESSED_BYTES as usize;
+    axum::body::to_bytes(body, max_bytes).await.map_err(|error| {
+        if full_text(&error).contains("length limit") {
+            let text = format!("a compressed result has at most {max_bytes} bytes");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
         } else {
-            Err(taken())
-        };
+            Refusal::new(StatusCode::BAD_REQUEST, "the upload was interrupted")
+        }
+    })
+}
+
+/// Checks and stores a result; returns false if the collector had it already.
+async fn store(
+    site: &Site,
+    uploader: &Token,
+    claim: Result<UploadClaim, Refusal>,
+    body: Bytes,
+) -> Result<bool, Refusal> {
+    let claim = claim?;
+    let id: String = claim.content_hash.chars().take(ID_DIGITS).collect();
+    if let Some(run) = site.store.catalogue.run(&id).await? {
+        return if run.content_hash == claim.content_hash { Ok(false) } else { Err(taken()) };
     }
     let permit = site.readers.acquire().await.map_err(|_| busy())?;
     let now_us = time::now_us();
@@ -61,7 +98,7 @@ pub(super) async fn upload(
     drop(permit);
     let run =
         run.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-    Ok(reply(site.store.add(&run, &uploader, body.into()).await?))
+    Ok(site.store.add(&run, uploader, body.into()).await?)
 }
 
 fn taken() -> Refusal {
@@ -138,6 +175,44 @@ pub(super) async fn runs(
     let pages = page.matching.max(1).div_ceil_i64(PAGE_RUNS);
     let list = RunList { runs: page.runs, matching: page.matching, page: filter.page + 1, pages };
     Ok(Json(list).into_response())
+}
+
+/// Series of a metric as JSON.
+#[derive(Debug, Serialize)]
+struct Series {
+    points: Vec<SeriesPoint>,
+    /// Significant change of the median, if there is one.
+    change: Option<SeriesChange>,
+}
+
+/// Change of the median in a series.
+#[derive(Debug, Serialize)]
+struct SeriesChange {
+    /// Start of the first run after the change.
+    since_us: i64,
+    median_before: f64,
+    median_after: f64,
+    p_value: f64,
+}
+
+/// Returns a metric of the matching runs over time: `GET /api/v1/series?sort=goodput`.
+pub(super) async fn series(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response, Refusal> {
+    principal.expect_viewer(&site)?;
+    let (_, points) = site.store.catalogue.series(&filter(&query)?).await?;
+    let values: Vec<f64> = points.iter().map(|point| point.value).collect();
+    let change = change::find(&values).and_then(|change| {
+        Some(SeriesChange {
+            since_us: points.get(change.index)?.started_us,
+            median_before: change.median_before,
+            median_after: change.median_after,
+            p_value: change.p_value,
+        })
+    });
+    Ok(Json(Series { points, change }).into_response())
 }
 
 /// Reads the query of an address.

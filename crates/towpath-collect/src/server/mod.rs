@@ -1,6 +1,7 @@
 //! The HTTP server: routes, limits and security headers.
 
 mod api;
+mod metrics;
 mod principal;
 mod refusal;
 mod view;
@@ -13,20 +14,23 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use axum::middleware::{self, Next};
+use axum::response::IntoResponse as _;
 use axum::routing::{get, post, put};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
-use towpath_result::upload::MAX_COMPRESSED_BYTES;
 
 use crate::error::CollectError;
 use crate::store::Store;
 
+use self::metrics::UploadCounters;
 pub(crate) use refusal::Refusal;
 
 /// Results that are read at the same time. Each may take a few hundred megabytes.
 const MAX_RESULTS_READ: usize = 2;
+/// Uploads whose bodies are in memory at the same time, each up to the maximum size.
+const MAX_BODIES: usize = 8;
 /// Maximum size of a form in bytes.
 const MAX_FORM_BYTES: usize = 16_000;
 /// Time for one request, which includes the upload of its body.
@@ -53,6 +57,9 @@ pub(crate) struct Site {
     /// Address of the site, without a slash at the end.
     url: String,
     public_read: bool,
+    uploads: UploadCounters,
+    /// Permits to hold the body of an upload.
+    bodies: Semaphore,
     /// Permits to read a result, which takes memory and a processor.
     readers: Semaphore,
 }
@@ -81,6 +88,8 @@ pub async fn serve(
         store,
         url: url.trim_end_matches('/').to_owned(),
         public_read: config.public_read,
+        uploads: UploadCounters::default(),
+        bodies: Semaphore::new(MAX_BODIES),
         readers: Semaphore::new(MAX_RESULTS_READ),
     });
     site.store.note_address(&site.url)?;
@@ -113,18 +122,19 @@ fn router(site: Arc<Site>) -> Router {
         .route("/tokens", get(view::tokens).post(view::create_token))
         .route("/tokens/revoke", post(view::revoke_token))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES));
-    let uploads = Router::new()
-        .route("/api/v1/runs/{id}", put(api::upload).get(api::run))
-        .layer(DefaultBodyLimit::max(MAX_COMPRESSED_BYTES as usize));
     Router::new()
         .route("/", get(view::runs))
         .route("/runs/{id}", get(view::run))
         .route("/compare", get(view::compare))
+        .route("/series", get(view::series))
         .route("/api/v1/runs", get(api::runs))
+        .route("/api/v1/runs/{id}", put(api::upload).get(api::run))
+        .route("/api/v1/series", get(api::series))
         .route("/api/v1/runs/{id}/records", get(api::records))
+        .route("/runs/{id}/badge.svg", get(view::badge))
         .route("/healthz", get(api::health))
+        .route("/metrics", get(metrics::metrics))
         .merge(forms)
-        .merge(uploads)
         .fallback(view::not_found)
         .with_state(Arc::clone(&site))
         .layer(CatchPanicLayer::new())
@@ -138,7 +148,15 @@ async fn security_headers(
     request: Request<axum::body::Body>,
     next: Next,
 ) -> Response<axum::body::Body> {
-    let mut response = next.run(request).await;
+    // In a task of its own, a request runs to its end even if the client disconnects. Otherwise a
+    // transaction could stay open in the pool, and its locks would stop all others.
+    let task = tokio::spawn(next.run(request));
+    let mut response = match task.await {
+        Ok(response) => response,
+        Err(_) => {
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed").into_response()
+        }
+    };
     let is_page = response
         .headers()
         .get(header::CONTENT_TYPE)

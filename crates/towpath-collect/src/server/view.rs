@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Form, Path, Query, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
@@ -11,6 +11,7 @@ use super::principal::{Principal, SESSION_COOKIE, session_cookie, verify_csrf, v
 use super::refusal::PageRefusal;
 use super::{Refusal, Site, api};
 use crate::access::{Role, Token};
+use crate::filter::RunFilter;
 use crate::pages::{self, Reader};
 use crate::time;
 
@@ -38,6 +39,19 @@ pub(super) async fn runs(
     Ok(Html(pages::list(&filter, &runs, &site.url, reader(&principal))).into_response())
 }
 
+/// A metric of the matching runs over time: `GET /series`.
+pub(super) async fn series(
+    State(site): State<Arc<Site>>,
+    principal: Result<Principal, Refusal>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> PageResult {
+    let principal = principal?;
+    principal.expect_viewer(&site)?;
+    let filter = RunFilter { page: 0, ..api::filter(&query)? };
+    let (runs, points) = site.store.catalogue.series(&filter).await?;
+    Ok(Html(pages::series(&filter, &runs, &points, reader(&principal))).into_response())
+}
+
 /// The page of a run: `GET /runs/ID`.
 pub(super) async fn run(
     State(site): State<Arc<Site>>,
@@ -49,6 +63,22 @@ pub(super) async fn run(
     let entry = api::entry(&site, &id).await?;
     let run = api::stored_run(&site, &entry).await?;
     Ok(Html(pages::run(&entry, &run, reader(&principal))).into_response())
+}
+
+/// The badge of a run: `GET /runs/ID/badge.svg`.
+pub(super) async fn badge(
+    State(site): State<Arc<Site>>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    principal.expect_viewer(&site)?;
+    let svg = pages::badge(&api::entry(&site, &id).await?);
+    // Other sites show badges.
+    let headers = [
+        (header::CONTENT_TYPE, "image/svg+xml"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
+    ];
+    Ok((headers, svg).into_response())
 }
 
 /// The comparison of runs: `GET /compare?run=ID&run=ID`.

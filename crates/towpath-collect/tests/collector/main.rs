@@ -7,7 +7,10 @@
 )]
 
 mod access;
+mod browser;
+mod maintenance;
 mod pages;
 mod postgres;
 mod site;
 mod uploads;
+mod webdriver;

@@ -2,13 +2,15 @@
 
 use towpath_collect::Role;
 
-use crate::site::{Collector, RESULT, Site, on_both_databases, result};
+use crate::site::{Collector, RESULT, Site, edited_result, on_both_databases, result};
 
 on_both_databases!(
     filters_counts_and_pages_agree,
     a_page_works_without_scripts_and_offers_the_next_step,
     two_to_eight_runs_can_be_compared,
     the_health_page_needs_no_token,
+    a_series_marks_a_change_of_the_goodput,
+    a_badge_shows_the_goodput_to_other_sites,
 );
 
 /// Uploads `count` runs whose transport, host and time follow from their number.
@@ -102,4 +104,39 @@ fn the_health_page_needs_no_token(collector: &Collector) {
     let reply = site.unauthenticated().get("/healthz");
     assert_eq!((reply.status, reply.body.as_str()), (200, "ok\n"));
     assert!(RESULT.len() > 100);
+}
+
+fn a_series_marks_a_change_of_the_goodput(collector: &Collector) {
+    let site = collector.serve();
+    let uploader = site.client(&site.token("lab", Role::Uploader));
+    for night in 0..30_u64 {
+        // From the 20th night on, a third is lost.
+        let factor = if night < 20 { 1.0 } else { 0.66 } + (night % 5) as f64 / 50.0;
+        let result = edited_result(night, |records| {
+            records[0]["started_us"] = (1_790_000_000_000_000 + night * 86_400_000_000).into();
+            for flow in records.last_mut().unwrap()["flows"].as_array_mut().unwrap() {
+                flow["goodput_bps"] = (flow["goodput_bps"].as_f64().unwrap() * factor).into();
+            }
+        });
+        assert_eq!(uploader.upload(&result).status, 201);
+    }
+    let viewer = site.client(&site.token("reader", Role::Viewer));
+    let series = viewer.get("/api/v1/series?host=lab3").json();
+    assert_eq!(series["points"].as_array().unwrap().len(), 30);
+    let change = &series["change"];
+    assert_eq!(change["since_us"], 1_790_000_000_000_000_u64 + 20 * 86_400_000_000, "{change}");
+    let page = viewer.get("/series?host=lab3").body;
+    assert!(page.contains("since 2026-10-11") && page.contains('−'), "{page}");
+    assert_eq!(page.matches("<circle").count(), 30);
+    assert_eq!(viewer.get("/series?sort=stall").status, 200);
+    assert!(viewer.get("/series?host=none").body.contains("No run that matches"));
+}
+
+fn a_badge_shows_the_goodput_to_other_sites(collector: &Collector) {
+    let site = collector.serve_publicly();
+    let uploader = site.client(&site.token("lab", Role::Uploader));
+    let reply = uploader.upload(RESULT).json();
+    let id = reply["id"].as_str().unwrap();
+    let badge = site.unauthenticated().get(&format!("/runs/{id}/badge.svg"));
+    assert!(badge.status == 200 && badge.body.contains("Mbit/s"), "{}", badge.body);
 }

@@ -103,6 +103,11 @@ impl Collector {
         self.folder.path()
     }
 
+    /// Returns the places of the data, for commands on the collector's host.
+    pub(crate) fn config(&self) -> StoreConfig {
+        StoreConfig { dir: self.path().to_owned(), database: self.database.clone() }
+    }
+
     pub(crate) fn serve(&self) -> Site {
         Site::start(self, false)
     }
@@ -279,9 +284,14 @@ fn reply(outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Repl
 
 /// Returns a result that differs from all others by its seed, changed by `edit`.
 pub(crate) fn result(seed: u64, edit: impl Fn(&mut Value)) -> String {
+    edited_result(seed, |records| edit(&mut records[0]))
+}
+
+/// Returns such a result, all of whose records `edit` may change.
+pub(crate) fn edited_result(seed: u64, edit: impl Fn(&mut Vec<Value>)) -> String {
     let mut lines: Vec<Value> =
         RESULT.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     lines[0]["seed"] = seed.into();
-    edit(&mut lines[0]);
+    edit(&mut lines);
     lines.iter().fold(String::new(), |text, line| text + &line.to_string() + "\n")
 }

@@ -1,5 +1,8 @@
 //! Uploads: accepted once, refused with a reason, or shown harmless.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_collect::Role;
 use towpath_result::upload::content_hash;
@@ -10,6 +13,7 @@ on_both_databases!(
     a_repeated_upload_has_no_effect,
     stored_records_are_those_that_were_sent,
     invalid_uploads_are_refused_with_a_reason,
+    bodies_are_limited_and_need_a_token,
     results_of_another_format_or_time_are_refused,
     names_from_outside_are_text_on_every_page,
 );
@@ -151,4 +155,24 @@ fn names_from_outside_are_text_on_every_page(collector: &Collector) {
     }
     let long = browser.get("/api/v1/runs").json()["runs"][0]["congestion_control"].clone();
     assert!(long.as_str().unwrap().len() < 1_000);
+}
+
+fn bodies_are_limited_and_need_a_token(collector: &Collector) {
+    let site = collector.serve();
+    let path = format!("/api/v1/runs/{}", "0".repeat(64));
+    let headers = [("content-type", "application/zstd"), ("towpath-size", "100")];
+    let large = vec![0; 32_000_001];
+    let reply = uploader(&site).put(&path, &headers, &large);
+    assert!(reply.status == 413 && reply.body.contains("at most"), "{}", reply.body);
+    // The header is enough for a refusal: the server does not wait for the body.
+    let address = site.url.trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let head = format!(
+        "PUT {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/zstd\r\n\
+         content-length: 30000000\r\ntowpath-size: 100\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 401");
 }

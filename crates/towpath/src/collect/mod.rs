@@ -1,12 +1,14 @@
 //! `towpath collect`: the arguments of the collector. Only builds with the feature `collect`
 //! contain the collector itself.
 
+mod diff;
 #[cfg(feature = "collect")]
 mod server;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -27,6 +29,10 @@ pub(crate) struct CollectArguments {
 enum CollectCommand {
     Serve(ServeArguments),
     Login(LoginArguments),
+    Backup(BackupArguments),
+    Restore(RestoreArguments),
+    Purge(PurgeArguments),
+    Diff(diff::DiffArguments),
     /// Create, list or revoke the tokens that allow access
     Token {
         #[command(subcommand)]
@@ -76,6 +82,59 @@ struct LoginArguments {
     /// Role of the browser
     #[arg(long, value_enum, default_value = "admin")]
     role: TokenRole,
+}
+
+/// Save all runs and tokens in a folder
+///
+/// The collector may run meanwhile. A backup into the same folder writes only the records of new
+/// runs.
+#[derive(Debug, Args)]
+struct BackupArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Folder for the backup
+    #[arg(value_name = "BACKUP")]
+    target: PathBuf,
+}
+
+/// Add all runs and tokens of a backup
+///
+/// Runs that the collector has already are left as they are. The database may be another one than
+/// that of the backup.
+#[derive(Debug, Args)]
+struct RestoreArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Folder of the backup
+    #[arg(value_name = "BACKUP")]
+    source: PathBuf,
+}
+
+/// Remove old runs
+#[derive(Debug, Args)]
+struct PurgeArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Age above which runs are removed, such as `90d`, `12h` or `"90 days"`
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    older_than: Duration,
+    /// Print the number of runs, and remove none
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Reads an age in days or hours.
+fn age(text: &str) -> Result<Duration, String> {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = match unit.trim() {
+        "d" | "day" | "days" => HOUR * 24,
+        "h" | "hour" | "hours" => HOUR,
+        _ => return Err("expected a number of days or hours, such as `90d`".to_owned()),
+    };
+    let number = number.parse().map_err(|_| "the number is too large, or missing".to_owned())?;
+    unit.checked_mul(number).ok_or_else(|| "the number is too large".to_owned())
 }
 
 #[derive(Debug, Subcommand)]
@@ -133,14 +192,22 @@ enum TokenRole {
     Admin,
 }
 
-#[cfg(feature = "collect")]
 pub(crate) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    server::collect(arguments, ui)
+    // A client of a collector needs no collector of its own.
+    if let CollectCommand::Diff(arguments) = &arguments.command {
+        return diff::diff(arguments, ui);
+    }
+    administer(arguments, ui)
+}
+
+#[cfg(feature = "collect")]
+fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    server::administer(arguments, ui)
 }
 
 /// Fails: this build has no collector.
 #[cfg(not(feature = "collect"))]
-pub(crate) fn collect(_arguments: &CollectArguments, _ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn administer(_arguments: &CollectArguments, _ui: &mut Ui) -> Result<ExitCode, CliError> {
     Err(CliError::Unavailable {
         what: "this build of towpath has no collector".to_owned(),
         hint: "install one that has: `cargo install --path crates/towpath --features collect`"

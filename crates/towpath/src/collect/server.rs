@@ -6,14 +6,17 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use towpath_collect::{
-    CollectError, Role, ServerConfig, Store, StoreConfig, interrupt, run_to_end, serve,
+    CollectError, MaintenanceReport, Role, ServerConfig, Store, StoreConfig, interrupt, run_to_end,
+    serve,
 };
+use towpath_os::clock::unix_us;
 use towpath_os::files::{Dir, ReadAccess};
-use towpath_result::Warning;
+use towpath_result::{Warning, format};
 
 use super::{
-    CollectArguments, CollectCommand, CreateTokenArguments, ListTokensArguments, LoginArguments,
-    RevokeTokenArguments, ServeArguments, StoreArguments, TokenCommand, TokenRole,
+    BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ListTokensArguments,
+    LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments, ServeArguments,
+    StoreArguments, TokenCommand, TokenRole,
 };
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -21,10 +24,14 @@ use crate::ui::Ui;
 /// Maximum length of a token's name, in characters.
 const MAX_NAME_CHARS: usize = 60;
 
-pub(super) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+pub(super) fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match &arguments.command {
         CollectCommand::Serve(arguments) => serve_site(arguments, ui)?,
         CollectCommand::Login(arguments) => login(arguments, ui)?,
+        CollectCommand::Backup(arguments) => backup(arguments, ui)?,
+        CollectCommand::Restore(arguments) => restore(arguments, ui)?,
+        CollectCommand::Diff(_) => {} // does not concern this host
+        CollectCommand::Purge(arguments) => purge(arguments, ui)?,
         CollectCommand::Token { command } => match command {
             TokenCommand::Create(arguments) => create_token(arguments, ui)?,
             TokenCommand::List(arguments) => list_tokens(arguments, ui)?,
@@ -118,7 +125,7 @@ fn list_tokens(arguments: &ListTokensArguments, ui: &mut Ui) -> Result<(), CliEr
     let tokens =
         run_to_end(async { Store::open(&store_config(&arguments.store)).await?.tokens().await })?;
     let date = |time_us: Option<i64>| match time_us {
-        Some(time_us) => towpath_result::format::number::date(time_us as u64 * 1_000),
+        Some(time_us) => format::number::date(time_us.unsigned_abs().saturating_mul(1_000)),
         None => "-".to_owned(),
     };
     if !arguments.json {
@@ -150,6 +157,43 @@ fn revoke_token(arguments: &RevokeTokenArguments, ui: &mut Ui) -> Result<(), Cli
     })?;
     ui.progress(&format!("revoked {}", arguments.name));
     Ok(())
+}
+
+fn backup(arguments: &BackupArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let report = run_to_end(async {
+        Store::open(&store_config(&arguments.store)).await?.backup(&arguments.target).await
+    })?;
+    writeln!(ui.out, "saved {}", amount(report))?;
+    Ok(())
+}
+
+fn restore(arguments: &RestoreArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let report = run_to_end(async {
+        Store::open(&store_config(&arguments.store)).await?.restore(&arguments.source).await
+    })?;
+    let skipped = match report.skipped {
+        0 => String::new(),
+        skipped => format!("; {} already there", format::count(skipped, "run")),
+    };
+    writeln!(ui.out, "restored {}{skipped}", amount(report))?;
+    Ok(())
+}
+
+fn purge(arguments: &PurgeArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let age_us = u64::try_from(arguments.older_than.as_micros()).unwrap_or(u64::MAX);
+    let before_us = i64::try_from(unix_us().saturating_sub(age_us)).unwrap_or(i64::MAX);
+    let report = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.purge(before_us, arguments.dry_run).await
+    })?;
+    let verb = if arguments.dry_run { "would remove" } else { "removed" };
+    writeln!(ui.out, "{verb} {}", amount(report))?;
+    Ok(())
+}
+
+/// Formats an amount of runs: `3 runs, 1.2 MB`.
+fn amount(report: MaintenanceReport) -> String {
+    format!("{}, {}", format::count(report.runs, "run"), format::bytes(report.bytes))
 }
 
 fn store_config(arguments: &StoreArguments) -> StoreConfig {

@@ -80,20 +80,37 @@ impl Client {
     /// Creates a client. It trusts the certificate authorities in `roots` only, if there are some,
     /// else those of Mozilla.
     pub(super) fn new(url: CollectorUrl, token: Token, roots: Option<RootCerts>) -> Self {
-        let tls = TlsConfig::builder().root_certs(roots.unwrap_or(RootCerts::WebPki)).build();
-        let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_global(Some(REQUEST_TIMEOUT))
-            .user_agent(concat!("towpath/", env!("CARGO_PKG_VERSION")))
-            .accept("application/json")
-            .tls_config(tls);
-        if url.is_loopback() {
-            config = config.proxy(None);
+        Self { agent: agent(&url, roots), token, url }
+    }
+
+    /// Fetches the row of a run. Fails with a reason and a hint.
+    pub(super) fn get(
+        url: &CollectorUrl,
+        token: Option<&Token>,
+        roots: Option<RootCerts>,
+        id: &str,
+    ) -> Result<Vec<u8>, (String, String)> {
+        let mut request = agent(url, roots).get(url.run(id));
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.0));
         }
-        Self { agent: config.build().into(), token, url }
+        let response = request.call().map_err(|error| {
+            let text = shown(&describe_error(&error.to_string()));
+            (format!("cannot reach `{url}`: {text}"), "check the address with a browser".to_owned())
+        })?;
+        let (parts, body) = response.into_parts();
+        let mut bytes = Vec::new();
+        let read = body.into_reader().take(MAX_REPLY_BYTES).read_to_end(&mut bytes);
+        if !parts.status.is_success() {
+            let refusal = refusal(parts.status, &bytes);
+            let hint = refusal.hint.unwrap_or_else(|| "open the run in a browser".to_owned());
+            return Err((format!("`{url}` refuses the run: {}", refusal.text), hint));
+        }
+        let failed = |error: io::Error| {
+            let text = describe_error(&error.to_string());
+            (format!("the reply of `{url}` ended early: {text}"), "try it again".to_owned())
+        };
+        read.map(|_| bytes).map_err(failed)
     }
 
     /// Sends a result, which may take [`REQUEST_TIMEOUT`].
@@ -192,6 +209,24 @@ impl Client {
         let reason = format!("cannot reach `{}`: {text}", self.url);
         PutOutcome::Failed { reason, retry_after: None }
     }
+}
+
+/// Creates an HTTP agent that trusts the authorities in `roots`, or those of Mozilla.
+fn agent(url: &CollectorUrl, roots: Option<RootCerts>) -> Agent {
+    let tls = TlsConfig::builder().root_certs(roots.unwrap_or(RootCerts::WebPki)).build();
+    let mut config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_connect(Some(CONNECT_TIMEOUT))
+        .timeout_global(Some(REQUEST_TIMEOUT))
+        .user_agent(concat!("towpath/", env!("CARGO_PKG_VERSION")))
+        .accept("application/json")
+        .tls_config(tls);
+    if url.is_loopback() {
+        config = config.proxy(None);
+    }
+    config.build().into()
 }
 
 /// Returns true if the server's certificate was refused, which rustls reports as invalid data.

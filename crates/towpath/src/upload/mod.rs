@@ -6,6 +6,7 @@
 
 mod client;
 mod content;
+mod fetch;
 #[cfg(test)]
 mod fixtures;
 mod send;
@@ -29,6 +30,7 @@ use towpath_result::{Record, Warning, input};
 use towpath_study::runs::StudyRun;
 use ureq::tls::RootCerts;
 
+pub(crate) use fetch::fetch_run;
 pub(crate) use verb::{UploadVerbArguments, upload};
 
 use crate::error::{CliError, describe_error};

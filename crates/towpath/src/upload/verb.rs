@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use towpath_os::interrupt;
 use towpath_result::format;
 use towpath_result::format::number::date;
 use towpath_result::upload::MAX_HOST_BYTES;
@@ -71,6 +72,7 @@ pub(crate) fn upload(arguments: &UploadVerbArguments, ui: &mut Ui) -> Result<Exi
     }
     let host = arguments.host.clone().unwrap_or_else(host_name);
     let uploader = Uploader::new(&arguments.collector, (host, arguments.spool.as_deref()), ui)?;
+    interrupt::catch();
     let all_queued = uploader.queue_all(&paths, ui);
     // If the disk is full, sending makes room.
     let report = uploader.send(&mut |event, ui| print_stored(&event, arguments.json, ui), ui)?;
@@ -80,6 +82,9 @@ pub(crate) fn upload(arguments: &UploadVerbArguments, ui: &mut Ui) -> Result<Exi
     }
     uploader.warn_of_waiting(&report, ui);
     let all_queued = all_queued?;
+    if report.reason == Some(WaitReason::Interrupted) {
+        return Ok(ExitCode::from(130));
+    }
     if report.stored == 0 && report.waiting == 0 && report.refused == 0 && all_queued {
         ui.progress("no result waits");
     }

@@ -11,6 +11,10 @@
 
 mod account_kernel;
 mod cleanup;
+#[cfg(feature = "collect")]
+mod collector;
+#[cfg(feature = "collect")]
+mod collector_commands;
 mod command_errors;
 mod command_line;
 mod compare;

@@ -1,0 +1,366 @@
+//! The site in a real browser: a tour of all pages with and without scripts, and their appearance.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use towpath_collect::Role;
+
+use crate::site::{Collector, Database, Site, result, skip};
+use crate::webdriver::{Browser, Element, Scripts, poll};
+
+/// Widths of a telephone and of a desk, in CSS pixels.
+const WIDTHS: [u32; 2] = [390, 1_280];
+/// Minimum contrast of text (Web Content Accessibility Guidelines 2.2, §1.4.3).
+const MIN_CONTRAST: f64 = 4.5;
+/// Folder for pictures of all pages.
+const PICTURES_VARIABLE: &str = "TOWPATH_SCREENSHOTS";
+/// Presses of Tab inside a field for dates: day, month, year, calendar.
+const DATE_STOPS: usize = 4;
+
+/// Returns the widest elements that stick out of the window.
+const OVERFLOW: &str = r#"
+const root = document.documentElement;
+if (root.scrollWidth <= innerWidth) return [];
+const wide = [...document.querySelectorAll("body *")].filter((node) =>
+  node.getBoundingClientRect().right > innerWidth + 0.5 && !node.closest(".scroll, svg"));
+return [`${root.scrollWidth} px`, ...wide.slice(0, 5).map((node) => node.outerHTML.slice(0, 120))];
+"#;
+
+/// Returns the text nodes whose contrast with their background is too low.
+///
+/// Texts in charts are not part of it, since their lines are drawn around them.
+const CONTRAST: &str = r#"
+const minimum = MINIMUM;
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const parse = (text) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = text;
+  canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+  return [r, g, b, a / 255];
+};
+const over = ([r, g, b, a], back) =>
+  [...[r, g, b].map((part, index) => part * a + back[index] * (1 - a)), 1];
+const background = (node) => {
+  if (!node) return [255, 255, 255, 1];
+  const colour = parse(getComputedStyle(node).backgroundColor);
+  return colour[3] >= 1 ? colour : over(colour, background(node.parentElement));
+};
+const luminance = (colour) => {
+  const [r, g, b] = colour.slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const opacity = (node) => node ? getComputedStyle(node).opacity * opacity(node.parentElement) : 1;
+const isVisible = (node) =>
+  node.checkVisibility({ visibilityProperty: true }) && node.getClientRects().length > 0;
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const nodes = new Set(document.querySelectorAll("input:not([type=hidden]), select"));
+while (walker.nextNode()) {
+  if (walker.currentNode.data.trim()) nodes.add(walker.currentNode.parentElement);
+}
+const bad = [];
+let checked = 0;
+for (const node of nodes) {
+  if (node.closest("svg, :disabled, script, style, option") || !isVisible(node)) continue;
+  checked += 1;
+  const back = background(node);
+  const [r, g, b, a] = parse(getComputedStyle(node).color);
+  const front = over([r, g, b, a * opacity(node)], back);
+  const [low, high] = [luminance(front), luminance(back)].sort((x, y) => x - y);
+  const contrast = (high + 0.05) / (low + 0.05);
+  if (contrast < minimum) bad.push(`${contrast.toFixed(2)}: ${node.outerHTML.slice(0, 120)}`);
+}
+return [checked, ...bad];
+"#;
+
+/// Returns all elements that a keyboard must reach, in the order of the page.
+const STOPS: &str = r#"
+const all = document.querySelectorAll(
+  "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']");
+return [...all].filter((node) => node.checkVisibility() && !node.disabled);
+"#;
+
+/// Records which elements get the focus.
+const RECORD_FOCUS: &str = r#"
+window.focused = [];
+document.addEventListener("focusin", (event) => window.focused.push(event.target));
+scrollTo(0, 0);
+"#;
+
+/// A window that checks each page it arrives at.
+struct Tour<'a> {
+    browser: Browser,
+    site: &'a Site,
+}
+
+impl<'a> Tour<'a> {
+    fn start(site: &'a Site, scripts: Scripts) -> Result<Self, String> {
+        Ok(Self { browser: Browser::start(scripts)?, site })
+    }
+
+    /// Waits for a new page whose address begins with `path`. The console must be silent, and all
+    /// requests must go to the site.
+    fn arrive(&self, path: &str) {
+        let mut requests = Vec::new();
+        poll(|| {
+            requests.extend(self.browser.requests());
+            if requests.is_empty() { Err("no request".to_owned()) } else { self.verify_url(path) }
+        });
+        for request in requests {
+            let is_own = request.starts_with(&format!("{}/", self.site.url));
+            assert!(is_own || request.starts_with("data:"), "{request}");
+        }
+        assert_eq!(self.browser.complaints(), [""; 0], "{path}");
+    }
+
+    /// Goes back to a page, which the browser may have kept.
+    fn go_back(&self, path: &str) {
+        self.browser.go_back();
+        poll(|| self.verify_url(path));
+        assert_eq!(self.browser.complaints(), [""; 0], "{path}");
+    }
+
+    fn verify_url(&self, path: &str) -> Result<(), String> {
+        let (url, expected) = (self.browser.url(), format!("{}{path}", self.site.url));
+        let is_there = if path == "/" { url == expected } else { url.starts_with(&expected) };
+        if is_there { Ok(()) } else { Err(format!("the address is {url}, not {expected}")) }
+    }
+
+    fn open(&self, path: &str) {
+        self.browser.open(&format!("{}{path}", self.site.url));
+    }
+
+    /// Clicks the element that matches a selector.
+    fn click(&self, css: &str) {
+        self.browser.find(css).click();
+    }
+
+    fn count(&self, css: &str) -> usize {
+        self.browser.find_all(css).len()
+    }
+
+    /// Logs in with a login link.
+    fn log_in(&self, role: Role) {
+        self.open(&format!("/login?code={}", self.site.login_code(role)));
+        self.arrive("/login");
+        self.click("main form button");
+        self.arrive("/");
+    }
+}
+
+/// Uploads runs of four transports, `count` of each.
+fn fill(site: &Site, count: u64) {
+    let uploader = site.client(&site.token("lab", Role::Uploader));
+    let transports = ["tcp", "mptcp", "quic", "mpquic"];
+    for number in 0..4 * count {
+        let result = result(number, |meta| {
+            meta["transport"] = transports[number as usize % 4].into();
+            meta["started_us"] = (1_790_000_000_000_000 + number * 3_600_000_000).into();
+            if number % 7 == 6 {
+                meta["scenario"] = "handover-of-a-train-that-crosses-a-border-at-night".into();
+            }
+        });
+        let host = format!("measuring-host-{}.example.org", number % 11);
+        let reply = uploader.upload_with(&result, &[("towpath-host", &host)]);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+    }
+}
+
+#[test]
+fn a_browser_logs_in_filters_opens_compares_and_revokes() {
+    if let Err(reason) = walk(Scripts::On) {
+        skip(&reason);
+    }
+}
+
+#[test]
+fn every_step_works_with_scripts_switched_off() {
+    if let Err(reason) = walk(Scripts::Off) {
+        skip(&reason);
+    }
+}
+
+/// Does the work of an administrator and of a viewer, from the login to the end of the session.
+fn walk(scripts: Scripts) -> Result<(), String> {
+    let collector = Collector::create(Database::Sqlite)?;
+    let site = collector.serve();
+    let admin = Tour::start(&site, scripts)?;
+    fill(&site, 5);
+
+    admin.log_in(Role::Admin);
+    assert_eq!(admin.count(".runs tbody tr"), 20);
+    filter(&admin);
+    open_run(&admin, scripts);
+    compare(&admin);
+
+    let secret = site.token("second reader", Role::Viewer);
+    let viewer = Tour::start(&site, scripts)?;
+    viewer.open("/");
+    viewer.arrive("/login");
+    viewer.browser.find("#token").type_text(&secret);
+    viewer.click("main form button");
+    viewer.arrive("/");
+    assert!(viewer.count("a[href='/tokens']") == 0, "only an administrator manages tokens");
+
+    admin.browser.find_link("Tokens").click();
+    admin.arrive("/tokens");
+    admin.click("button[aria-label='Revoke second reader']");
+    admin.arrive("/tokens");
+    poll(|| match admin.count("button[aria-label='Revoke second reader']") {
+        0 => Ok(()),
+        _ => Err("the token is not revoked".to_owned()),
+    });
+    viewer.browser.find_link("Runs").click();
+    viewer.arrive("/login");
+    admin.click("form[action='/logout'] button");
+    admin.arrive("/login");
+    Ok(())
+}
+
+/// Filters the list by a transport.
+fn filter(tour: &Tour<'_>) {
+    tour.click(".filters > summary");
+    tour.click("input[name='transport'][value='mptcp']");
+    tour.click(".filters form > button");
+    tour.arrive("/?transport=mptcp");
+    let transports = tour.browser.find_all(".runs tbody td:nth-child(4)");
+    let transports: Vec<String> = transports.iter().map(Element::text).collect();
+    assert_eq!(transports, ["mptcp"; 5]);
+    assert_eq!(tour.browser.find(".chips a").text(), "transport mptcp ×");
+}
+
+/// Opens the first run of the list, and goes back.
+fn open_run(tour: &Tour<'_>, scripts: Scripts) {
+    tour.click(".runs tbody a");
+    tour.arrive("/runs/");
+    assert!(tour.count("svg.plot path") > 0, "no charts");
+    // The report's script adds its tools, so the test knows that scripts are on or off.
+    let has_tools = tour.count(".tools button") > 0;
+    assert_eq!(has_tools, scripts == Scripts::On, "{scripts:?}");
+    tour.go_back("/?transport=mptcp");
+}
+
+/// Compares the first three runs of the list.
+fn compare(tour: &Tour<'_>) {
+    for run in tour.browser.find_all(".runs input[name='run']").iter().take(3) {
+        run.click();
+    }
+    tour.click("form[action='/compare'] button");
+    tour.arrive("/compare?run=");
+    assert_eq!(tour.browser.url().matches("run=").count(), 3);
+    assert!(tour.count("svg.plot path") > 0, "no charts");
+}
+
+#[test]
+fn every_page_fits_narrow_and_wide_windows() {
+    if let Err(reason) = verify_all_pages() {
+        skip(&reason);
+    }
+}
+
+fn verify_all_pages() -> Result<(), String> {
+    let collector = Collector::create(Database::Sqlite)?;
+    let site = collector.serve();
+    let tour = Tour::start(&site, Scripts::On)?;
+    let mut defects = Vec::new();
+    tour.open("/login");
+    verify_page("login", &tour.browser, &mut defects);
+    tour.log_in(Role::Admin);
+    verify_page("list-empty", &tour.browser, &mut defects);
+
+    fill(&site, 15);
+    tour.open("/");
+    tour.click(".filters > summary");
+    verify_page("list", &tour.browser, &mut defects);
+    verify_checks(&tour.browser);
+    tour.open("/");
+    tour.browser.run("document.querySelector('.filters').open = true;");
+    verify_focus(&tour.browser, &mut defects);
+    tour.open("/?transport=mptcp&transport=quic&since=2026-01-01&sort=goodput");
+    verify_page("list-filtered", &tour.browser, &mut defects);
+    tour.open("/?host=none");
+    verify_page("list-without-match", &tour.browser, &mut defects);
+
+    let list = site.client(&site.token("reader", Role::Viewer)).get("/api/v1/runs").json();
+    let run = |index: usize| list["runs"][index]["id"].as_str().unwrap().to_owned();
+    tour.open(&format!("/runs/{}", run(0)));
+    verify_page("run", &tour.browser, &mut defects);
+    let query: Vec<String> = (0..4).map(|index| format!("run={}", run(index))).collect();
+    tour.open(&format!("/compare?{}", query.join("&")));
+    verify_page("compare", &tour.browser, &mut defects);
+    tour.open("/compare");
+    verify_page("error", &tour.browser, &mut defects);
+    tour.open("/tokens");
+    tour.click("button[aria-label='Revoke reader']");
+    tour.browser.find("input[name='name']").type_text("a token with a rather long name");
+    tour.click("main form.inline button");
+    tour.browser.find("[role='status']");
+    verify_page("tokens", &tour.browser, &mut defects);
+    tour.open("/login");
+    tour.browser.find("#token").type_text("wrong");
+    tour.click("main form button");
+    tour.browser.find("[role='alert']");
+    verify_page("login-refused", &tour.browser, &mut defects);
+    assert!(defects.is_empty(), "{}", defects.join("\n"));
+    Ok(())
+}
+
+/// Checks the page that the browser shows, in all widths and colour schemes.
+fn verify_page(page: &str, browser: &Browser, defects: &mut Vec<String>) {
+    let contrast = CONTRAST.replace("MINIMUM", &MIN_CONTRAST.to_string());
+    for width in WIDTHS {
+        for (is_dark, scheme) in [(false, "light"), (true, "dark")] {
+            browser.emulate(width, is_dark);
+            let mut report = |defect: &str, found: &[Value]| {
+                for found in found {
+                    defects.push(format!("{page}, {width} px, {scheme}: {defect} {found}"));
+                }
+            };
+            report("wider than the window", browser.run(OVERFLOW).as_array().unwrap());
+            let texts = browser.run(&contrast);
+            let [checked, low @ ..] = texts.as_array().unwrap().as_slice() else { panic!() };
+            assert!(checked.as_u64().unwrap() >= 5, "{page}: the script finds no text");
+            report("contrast", low);
+            if let Some(folder) = std::env::var_os(PICTURES_VARIABLE).map(PathBuf::from) {
+                std::fs::create_dir_all(&folder).unwrap();
+                let name = format!("{page}-{width}-{scheme}.png");
+                std::fs::write(folder.join(name), browser.picture()).unwrap();
+            }
+        }
+    }
+    for control in browser.run_for_elements(STOPS) {
+        if control.accessible_name().trim().is_empty() {
+            defects.push(format!("{page}: no accessible name: {}", control.markup()));
+        }
+    }
+}
+
+/// Checks that the scripts find defects in the list, which this function adds.
+fn verify_checks(browser: &Browser) {
+    let lengths = || {
+        let contrast = browser.run(&CONTRAST.replace("MINIMUM", &MIN_CONTRAST.to_string()));
+        [browser.run(OVERFLOW), contrast].map(|found| found.as_array().unwrap().len())
+    };
+    assert_eq!(lengths(), [0, 1], "the page has defects before the test adds any");
+    browser.run("document.querySelector('.facts').style.cssText = 'color: #777; width: 2000px';");
+    assert_eq!(lengths(), [2, 2], "the scripts find no defects");
+}
+
+/// Checks that Tab reaches all links and controls of the page, in the page's order.
+fn verify_focus(browser: &Browser, defects: &mut Vec<String>) {
+    let stops = browser.run_for_elements(STOPS);
+    let dates = browser.find_all("input[type='date']").len();
+    browser.run(RECORD_FOCUS);
+    browser.press_tab(stops.len() + dates * (DATE_STOPS - 1));
+    let focused = browser.run_for_elements("return window.focused;");
+    assert!(stops.len() > 50, "the list has links and controls");
+    for (index, stop) in stops.iter().enumerate() {
+        if focused.get(index) != Some(stop) {
+            let found = focused.get(index).map(Element::markup);
+            let expected = stop.markup();
+            defects.push(format!("Tab {index} reaches {found:?}, not {expected}"));
+            break;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Commands around a collector: uploads of every kind of run, `diff`, `purge`, and their errors.
+
+use crate::program::{Running, TestDir, wait_for};
+
+/// Starts a collector on a port that the kernel chooses; returns its address.
+fn serve(folder: &TestDir) -> (Running, String) {
+    let arguments = ["collect", "serve", "--dir", "data", "--listen", "127.0.0.1:0", "--public"];
+    let server = folder.start(&mut folder.towpath(&arguments));
+    let url = wait_for("the collector", || {
+        let stderr = server.stderr();
+        let (_, rest) = stderr.split_once("listening on ")?;
+        Some(rest.split_once(',')?.0.to_owned())
+    });
+    (server, url)
+}
+
+#[test]
+fn two_runs_differ_and_a_limit_for_the_change_fails() {
+    let folder = TestDir::new();
+    let (_server, url) = serve(&folder);
+    let token = ["collect", "token", "create", "--dir", "data", "--role", "uploader"];
+    let created = folder.run(&[&token[..], &["--name", "lab3", "--out", "token"]].concat());
+    assert_eq!(created.code, Some(0), "{created}");
+    let run = ["run", "two-links", "--world", "sim", "-T", "tcp,mptcp", "--quiet", "-o", "out"];
+    let run = folder.run(&[&run[..], &["--to", &url, "--token-file", "token"]].concat());
+    assert_eq!(run.code, Some(0), "{run}");
+    let upload = ["upload", "out", "--to", &url, "--token-file", "token", "--json"];
+    let again = folder.run(&upload);
+    assert_eq!(again.code, Some(0), "{again}");
+    let mut pages: Vec<String> = Vec::new();
+    for line in again.json() {
+        assert_eq!(line["created"], false, "the run was sent before: {line}");
+        pages.push(line["url"].as_str().unwrap().to_owned());
+    }
+    // Result files are sorted by name, and `mptcp` comes before `tcp`.
+    let [mptcp, tcp] = &pages[..] else { panic!("{pages:?}") };
+    let diff = |arguments: &[&str]| folder.run(&[&["collect", "diff"], arguments].concat());
+    let worse = diff(&[mptcp, tcp, "--fail-if", "goodput < -5 %"]);
+    assert_eq!(worse.code, Some(1), "{worse}");
+    assert!(worse.out.contains("goodput") && worse.err.contains("failed: `goodput"), "{worse}");
+    let better = diff(&[tcp, mptcp, "--fail-if", "goodput < -5 %", "--json"]);
+    assert_eq!(better.code, Some(0), "{better}");
+    assert!(better.json()[0]["change"].as_f64().unwrap() > 0.5, "{better}");
+    let missing = diff(&[tcp, mptcp, "--fail-if", "delay.p99 > 5 %"]);
+    assert_eq!(missing.code, Some(2), "{missing}");
+    let unknown = diff(&[tcp, "0123", "--to", &url]);
+    assert!(unknown.code == Some(2) && unknown.err.contains("no run `0123`"), "{unknown}");
+    let purge = folder.run(&["collect", "purge", "--dir", "data", "--older-than", "0h"]);
+    assert!(purge.out.starts_with("removed 2 runs"), "{purge}");
+}
+
+#[test]
+fn mistakes_are_found_before_anything_runs() {
+    let folder = TestDir::new();
+    for (arguments, words) in [
+        (&["run", "two-links", "--world", "sim", "--to", "ftp://x"][..], "ftp://x"),
+        (&["run", "two-links", "--world", "sim", "--to", "http://127.0.0.1:1"], "needs a token"),
+        (&["collect", "login", "--dir", "nothing"], "never started"),
+        (&["collect", "token", "revoke", "x", "--dir", "nothing"], "no valid token"),
+        (&["collect", "purge", "--older-than", "soon"], "such as `90d`"),
+        (&["collect", "serve", "--url", "example.org"], "begins with"),
+        (&["collect", "serve", "--database", "mysql://x"], "not the address of a database"),
+        (&["collect", "diff", "a", "b"], "not the address of a run"),
+    ] {
+        let output = folder.run(arguments);
+        assert_eq!(output.code, Some(2), "{arguments:?}: {output}");
+        assert!(output.err.contains(words), "{arguments:?}: {output}");
+    }
+    assert!(!folder.names().iter().any(|name| name == "towpath-results"), "{:?}", folder.names());
+}
