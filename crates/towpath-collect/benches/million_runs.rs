@@ -18,9 +18,9 @@ const BATCH: u64 = 50_000;
 /// Requests of each kind.
 const REQUESTS: u32 = 60;
 /// Start of the first run.
-const FIRST_US: u64 = 1_730_000_000_000_000;
+const FIRST_START_US: u64 = 1_730_000_000_000_000;
 /// Time between two runs: a million of them take two years.
-const STEP_US: u64 = 63_000_000;
+const START_INTERVAL_US: u64 = 63_000_000;
 
 fn main() {
     let runs = std::env::var("RUNS").map_or(1_000_000, |runs| runs.parse().unwrap());
@@ -87,7 +87,7 @@ async fn fill(address: &str, runs: u64) -> Result<(), sqlx::Error> {
         let rows = format!(
             "{} INSERT INTO runs SELECT 'r' || i, 'h' || i, \
              'g' || ((i * 7919) % 400 + 400 * ((i * 3) / {runs})), '{token}', \
-             {FIRST_US} + i * {STEP_US}, {FIRST_US} + i * {STEP_US}, 'run' || i, 'kernel', 'cubic', \
+             {FIRST_START_US} + i * {START_INTERVAL_US}, {FIRST_START_US} + i * {START_INTERVAL_US}, 'run' || i, 'kernel', 'cubic', \
              'bulk', '6.18.0', '1', 1, 'abc', 'mptcp: 40 Mbit/s', 'used', 10000000, \
              ((i * 6700417) % 1000003) * 100.0, 1000.0, ((i * 104729) % 999983) * 1.0, \
              ((i * 15485863) % 1000033) * 1.0, NULL, 1000.0, 0, 0, 10000, 200000, 1400000 FROM n",

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe, Row as _};
+use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 
 use super::Catalogue;
 use crate::entry::{RunEntry, RunGroup};
@@ -37,6 +37,13 @@ pub(crate) struct RunPage {
     pub(crate) matching: i64,
     /// Number of runs within the days of the query, by group.
     pub(crate) groups: Vec<GroupCount>,
+}
+
+impl RunPage {
+    /// Returns the number of the last page, from 0.
+    pub(crate) fn last_page(&self) -> i64 {
+        (self.matching - 1).max(0) / PAGE_RUNS
+    }
 }
 
 /// One run of a series.
@@ -72,22 +79,7 @@ impl Catalogue {
             transaction.rollback().await?;
             return Ok(false);
         }
-        sqlx::query("UPDATE run_groups SET runs = runs + 1 WHERE id = $1")
-            .bind(group_id.clone())
-            .execute(&mut *transaction)
-            .await?;
-        for days in PERIODS {
-            sqlx::query(
-                "INSERT INTO period_counts (days, period, run_group, runs) VALUES ($1, $2, $3, 1) \
-                 ON CONFLICT (days, period, run_group) DO UPDATE \
-                 SET runs = period_counts.runs + 1",
-            )
-            .bind(days)
-            .bind(day(run.started_us).div_euclid(days))
-            .bind(group_id.clone())
-            .execute(&mut *transaction)
-            .await?;
-        }
+        change_counts(&mut transaction, &group_id, run.started_us, 1).await?;
         transaction.commit().await?;
         Ok(true)
     }
@@ -131,28 +123,13 @@ impl Catalogue {
 
     /// Removes the row of a run and its counts.
     pub(crate) async fn delete_run(&self, run: &RunEntry) -> Result<(), CollectError> {
-        let group_id = run.group.id();
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         let deleted = sqlx::query("DELETE FROM runs WHERE id = $1")
             .bind(run.id.clone())
             .execute(&mut *transaction)
             .await?;
         if deleted.rows_affected() > 0 {
-            sqlx::query("UPDATE run_groups SET runs = runs - 1 WHERE id = $1")
-                .bind(group_id.clone())
-                .execute(&mut *transaction)
-                .await?;
-            for days in PERIODS {
-                sqlx::query(
-                    "UPDATE period_counts SET runs = runs - 1 \
-                     WHERE days = $1 AND period = $2 AND run_group = $3",
-                )
-                .bind(days)
-                .bind(day(run.started_us).div_euclid(days))
-                .bind(group_id.clone())
-                .execute(&mut *transaction)
-                .await?;
-            }
+            change_counts(&mut transaction, &run.group.id(), run.started_us, -1).await?;
         }
         transaction.commit().await?;
         Ok(())
@@ -272,6 +249,34 @@ impl Catalogue {
         let rows = conditions.bind(statement).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(entry).collect::<Result<_, _>>()?)
     }
+}
+
+/// Adds `by` to the counts of a run's group and periods.
+async fn change_counts(
+    transaction: &mut Transaction<'_, Any>,
+    group_id: &str,
+    started_us: i64,
+    by: i64,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE run_groups SET runs = runs + $1 WHERE id = $2")
+        .bind(by)
+        .bind(group_id.to_owned())
+        .execute(&mut **transaction)
+        .await?;
+    for days in PERIODS {
+        sqlx::query(
+            "INSERT INTO period_counts (days, period, run_group, runs) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (days, period, run_group) DO UPDATE \
+             SET runs = period_counts.runs + excluded.runs",
+        )
+        .bind(days)
+        .bind(day(started_us).div_euclid(days))
+        .bind(group_id.to_owned())
+        .bind(by)
+        .execute(&mut **transaction)
+        .await?;
+    }
+    Ok(())
 }
 
 /// Returns ranges of periods that cover the days from `since` to `until`, each once: the length of

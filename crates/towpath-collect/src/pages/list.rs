@@ -6,7 +6,7 @@ use towpath_result::format::number;
 use super::{Reader, page};
 use crate::catalogue::{RunPage, facet_value};
 use crate::entry::RunEntry;
-use crate::filter::{Facet, PAGE_RUNS, RunFilter, Sort};
+use crate::filter::{Facet, RunFilter, Sort};
 use crate::time;
 
 /// Values of a facet that are shown at once; the others are folded.
@@ -39,7 +39,7 @@ pub(crate) fn list(filter: &RunFilter, runs: &RunPage, url: &str, reader: Reader
                 }
             } @else {
                 (table(filter, runs))
-                (paging(filter, runs.matching))
+                (paging(filter, runs.last_page()))
             }
         }
     };
@@ -285,8 +285,7 @@ fn row(run: &RunEntry) -> Markup {
     }
 }
 
-fn paging(filter: &RunFilter, matching: i64) -> Markup {
-    let last = (matching - 1).max(0) / PAGE_RUNS;
+fn paging(filter: &RunFilter, last: i64) -> Markup {
     let to = |page: i64| address(&RunFilter { page, ..filter.clone() });
     html! {
         @if last > 0 {

@@ -25,7 +25,7 @@ use crate::catalogue::SeriesPoint;
 use crate::change;
 use crate::entry::{ID_DIGITS, RunEntry};
 use crate::error::{CollectError, full_text};
-use crate::filter::{PAGE_RUNS, RunFilter};
+use crate::filter::RunFilter;
 use crate::time;
 use crate::upload::{self, UploadClaim};
 
@@ -172,7 +172,7 @@ pub(super) async fn runs(
     principal.expect_viewer(&site)?;
     let filter = filter(&query)?;
     let page = site.store.catalogue.list(&filter).await?;
-    let pages = page.matching.max(1).div_ceil_i64(PAGE_RUNS);
+    let pages = page.last_page() + 1;
     let list = RunList { runs: page.runs, matching: page.matching, page: filter.page + 1, pages };
     Ok(Json(list).into_response())
 }
@@ -218,17 +218,6 @@ pub(super) async fn series(
 /// Reads the query of an address.
 pub(super) fn filter(query: &[(String, String)]) -> Result<RunFilter, Refusal> {
     RunFilter::parse(query).map_err(|text| Refusal::new(StatusCode::BAD_REQUEST, text))
-}
-
-/// Division that rounds up, for positive numbers.
-pub(super) trait DivCeil {
-    fn div_ceil_i64(self, by: Self) -> Self;
-}
-
-impl DivCeil for i64 {
-    fn div_ceil_i64(self, by: Self) -> Self {
-        (self + by - 1) / by
-    }
 }
 
 /// Returns the catalogue's row of a run: `GET /api/v1/runs/ID`.
