@@ -26,7 +26,7 @@ fn main() {
     let runs = std::env::var("RUNS").map_or(1_000_000, |runs| runs.parse().unwrap());
     let database = std::env::args().skip(1).find(|argument| argument.contains("://"));
     let dir = std::env::temp_dir().join(format!("towpath-million-{}", std::process::id()));
-    let config = StoreConfig { dir: dir.clone(), database: database.clone() };
+    let config = StoreConfig { dir: dir.clone(), database: database.clone(), objects: None };
     let token = run_to_end(async {
         let store = Store::open(&config).await?;
         let token = store.create_token("bench", Role::Admin).await?;
@@ -111,20 +111,24 @@ async fn fill(address: &str, runs: u64) -> Result<(), sqlx::Error> {
 }
 
 /// Kinds of requests.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 18] = [
     "/?",
     "/api/v1/runs?",
     "one transport",
     "one host",
     "host and transport",
-    "host, old version",
+    "oldest version",
+    "host, oldest version",
     "one month",
     "month and host",
     "a year and a transport",
     "by goodput",
     "by goodput, one host",
+    "by goodput, one day",
     "page 1,000",
+    "page 10,000",
     "last page",
+    "series of one host",
     "no match",
 ];
 const TRANSPORTS: [&str; 4] = ["tcp", "mptcp", "quic", "mpquic"];
@@ -137,30 +141,8 @@ fn measure(url: &str, token: &str, runs: u64) {
     for kind in KINDS {
         let mut times = Vec::new();
         for _ in 0..REQUESTS {
-            let host = format!("host=host{}", draw(40));
-            let transport = format!("transport={}", TRANSPORTS[draw(4) as usize]);
-            let month = draw(20);
-            let since = format!("since={}-{:02}-01", 2025 + month / 12, 1 + month % 12);
-            let until = format!("until={}-{:02}-28", 2025 + month / 12, 1 + month % 12);
-            let query = match kind {
-                "one transport" => transport,
-                "one host" => host,
-                "host and transport" => format!("{host}&{transport}"),
-                "host, old version" => format!("{host}&version=0.0"),
-                "one month" => format!("{since}&{until}"),
-                "a year and a transport" => {
-                    format!("since=2025-01-13&until=2026-01-12&{transport}")
-                }
-                "month and host" => format!("{since}&{until}&{host}"),
-                "by goodput" => "sort=goodput".to_owned(),
-                "by goodput, one host" => format!("sort=goodput&{host}"),
-                "page 1,000" => "page=1000".to_owned(),
-                "last page" => format!("page={}", (runs - 1) / 50 + 1),
-                "no match" => "host=none".to_owned(),
-                _ => String::new(),
-            };
-            let path = if kind.starts_with("/api") { "/api/v1/runs?" } else { "/?" };
-            let request = agent.get(format!("{url}{path}{query}"));
+            let path = address(kind, runs, &mut draw);
+            let request = agent.get(format!("{url}{path}"));
             let start = now();
             let mut reply =
                 request.header("authorization", format!("Bearer {token}")).call().unwrap();
@@ -176,4 +158,41 @@ fn measure(url: &str, token: &str, runs: u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let memory = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     println!("peak memory of server and benchmark: {}", memory.trim_start_matches("VmHWM:").trim());
+}
+
+/// Returns a random address of a kind.
+fn address(kind: &str, runs: u64, draw: &mut impl FnMut(u64) -> u64) -> String {
+    let host = format!("host=host{}", draw(40));
+    let transport = format!("transport={}", TRANSPORTS[draw(4) as usize]);
+    let month = draw(20);
+    let since = format!("since={}-{:02}-01", 2025 + month / 12, 1 + month % 12);
+    let until = format!("until={}-{:02}-28", 2025 + month / 12, 1 + month % 12);
+    let query = match kind {
+        "one transport" => transport,
+        "one host" | "series of one host" => host,
+        "host and transport" => format!("{host}&{transport}"),
+        "oldest version" => "version=0.0".to_owned(),
+        "host, oldest version" => format!("{host}&version=0.0"),
+        "one month" => format!("{since}&{until}"),
+        "a year and a transport" => {
+            format!("since=2025-01-13&until=2026-01-12&{transport}")
+        }
+        "month and host" => format!("{since}&{until}&{host}"),
+        "by goodput" => "sort=goodput".to_owned(),
+        "by goodput, one host" => format!("sort=goodput&{host}"),
+        "by goodput, one day" => {
+            format!("sort=goodput&{since}&{}", since.replace("since", "until"))
+        }
+        "page 1,000" => "page=1000".to_owned(),
+        "page 10,000" => "page=10000".to_owned(),
+        "last page" => format!("page={}", (runs - 1) / 50 + 1),
+        "no match" => "host=none".to_owned(),
+        _ => String::new(),
+    };
+    let path = match kind {
+        "/api/v1/runs?" => kind,
+        "series of one host" => "/series?",
+        _ => "/?",
+    };
+    format!("{path}{query}")
 }

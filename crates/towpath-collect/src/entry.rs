@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use towpath_result::expect::{Metric, MetricInputs};
@@ -9,6 +10,7 @@ use towpath_result::format::text::{clean, cut};
 use towpath_result::store::StoredRun;
 use towpath_result::upload::hex;
 use towpath_result::{MultipathUse, Summary};
+use utoipa::ToSchema;
 
 /// Number of hexadecimal digits of a content hash that identify a run.
 pub(crate) const ID_DIGITS: usize = 20;
@@ -18,10 +20,13 @@ const MAX_TEXT_CHARS: usize = 120;
 const MAX_VERDICT_CHARS: usize = 400;
 
 /// Values by which pages filter and count. Runs that agree in all of them form a group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub(crate) struct RunGroup {
+    /// Name of the scenario.
     pub(crate) scenario: String,
+    /// World of the run, such as `sim` or `emu`.
     pub(crate) world: String,
+    /// Transport, such as `tcp` or `mptcp`.
     pub(crate) transport: String,
     /// Host that made the run, as its uploader says; empty if unknown.
     pub(crate) host: String,
@@ -49,41 +54,61 @@ impl RunGroup {
 }
 
 /// Row of the catalogue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub(crate) struct RunEntry {
+    /// Identifier: the first 20 digits of the content hash.
     pub(crate) id: String,
+    /// SHA-256 of the uncompressed result, in 64 hexadecimal digits.
     pub(crate) content_hash: String,
     #[serde(flatten)]
     pub(crate) group: RunGroup,
+    /// Time of the upload.
     pub(crate) received_us: i64,
     /// Start of the run; the time of its upload if neither the result nor the client said it.
     pub(crate) started_us: i64,
     /// Name of the run, such as `two-links-emu-mptcp-1`.
     pub(crate) name: String,
+    /// Implementation of the transport, such as `kernel`.
     pub(crate) stack: String,
+    /// Name of the congestion control.
     pub(crate) congestion_control: String,
     /// Traffic patterns of the flows, separated by commas.
     pub(crate) patterns: String,
+    /// Version of the kernel; empty if it took no part.
     pub(crate) kernel: String,
     /// Seed in decimal digits: no database has unsigned integers of 64 bits.
     pub(crate) seed: String,
+    /// Number of the repetition, from 1.
     pub(crate) repetition: i64,
     /// Beginning of the hash of the scenario's text: equal for repetitions.
     pub(crate) scenario_hash: String,
+    /// Result in one sentence; empty without a summary.
     pub(crate) verdict: String,
     /// `used`, `fallback`, or `not requested`.
     pub(crate) multipath: String,
+    /// Planned duration.
     pub(crate) duration_us: i64,
+    /// Goodput of all flows, in bits per second.
     pub(crate) goodput_bps: Option<f64>,
+    /// Median of the delay.
     pub(crate) delay_p50_us: Option<f64>,
+    /// Delay that 99 % of the data did not exceed.
     pub(crate) delay_p99_us: Option<f64>,
+    /// Longest time without any data.
     pub(crate) stall_us: Option<f64>,
+    /// Longest time from a failure until data arrived.
     pub(crate) recovery_us: Option<f64>,
+    /// Time to connect.
     pub(crate) connect_us: Option<f64>,
+    /// Number of retransmissions.
     pub(crate) retransmissions: i64,
+    /// Number of warnings.
     pub(crate) warnings: i64,
+    /// Number of records.
     pub(crate) records: i64,
+    /// Bytes of the compressed result.
     pub(crate) stored_bytes: i64,
+    /// Bytes of the uncompressed result.
     pub(crate) expanded_bytes: i64,
 }
 
@@ -157,7 +182,7 @@ impl RunEntry {
 }
 
 /// Makes a text from outside fit for a list: one line, no control characters, of limited length.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     cut(&clean(text), MAX_TEXT_CHARS)
 }
 

@@ -4,6 +4,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::bucket::{BucketError, BucketFailure};
+
+use towpath_report::TableError;
+
 /// Reason why the collector cannot do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
@@ -19,6 +23,9 @@ pub enum CollectError {
     /// The store of records returned an error.
     #[error("cannot access the records: {0}")]
     Object(#[from] object_store::Error),
+    /// The bucket of records is not usable.
+    #[error(transparent)]
+    Bucket(#[from] BucketFailure),
     /// A file or folder of the collector is not usable.
     #[error("cannot use `{}`: {source}", path.display())]
     Folder {
@@ -54,6 +61,12 @@ pub enum CollectError {
         /// Description of the damage.
         reason: String,
     },
+    /// A table could not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A command's choice of runs or tables is not valid.
+    #[error("{0}")]
+    Choice(String),
     /// A token's name is used already.
     #[error("there is a token named `{0}` already")]
     TokenExists(String),
@@ -70,6 +83,7 @@ impl CollectError {
                 "give an address such as `postgres://user@localhost/towpath`, or leave it out for \
                  SQLite"
             }
+            Self::Bucket(failure) => return failure.reason.hint().map(str::to_owned),
             Self::Folder { .. } => "choose a writable folder with `--dir DIR`",
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 "another program uses the port: choose one with `--listen 127.0.0.1:PORT`"
@@ -82,7 +96,9 @@ impl CollectError {
             | Self::Object(_)
             | Self::Listen { .. }
             | Self::Io(_)
-            | Self::Damaged { .. } => return None,
+            | Self::Damaged { .. }
+            | Self::Table(_)
+            | Self::Choice(_) => return None,
         };
         Some(hint.to_owned())
     }
@@ -95,11 +111,14 @@ impl CollectError {
             Self::Io(error) | Self::Folder { source: error, .. } => {
                 return error.kind() == io::ErrorKind::StorageFull;
             }
+            Self::Bucket(failure) => return failure.reason == BucketError::Full,
             Self::Migration(_)
             | Self::DatabaseAddress(_)
             | Self::Listen { .. }
             | Self::NeverServed { .. }
             | Self::Damaged { .. }
+            | Self::Table(_)
+            | Self::Choice(_)
             | Self::TokenExists(_)
             | Self::NoToken(_) => return false,
         };

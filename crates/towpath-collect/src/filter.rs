@@ -10,11 +10,19 @@ pub(crate) const PAGE_RUNS: i64 = 50;
 /// Runs of a series: more would only cover each other in its drawing.
 pub(crate) const SERIES_RUNS: i64 = 1_000;
 /// Maximum number of values of one facet in a query.
-const MAX_VALUES: usize = 50;
+pub(crate) const MAX_VALUES: usize = 50;
 /// Maximum length of a value in bytes.
 const MAX_VALUE_BYTES: usize = 500;
 /// Number of the last page that can be asked for.
-const MAX_PAGE: i64 = 100_000;
+pub(crate) const MAX_PAGE: i64 = 100_000;
+/// Parameter with the first day.
+pub(crate) const SINCE: &str = "since";
+/// Parameter with the last day.
+pub(crate) const UNTIL: &str = "until";
+/// Parameter with the order.
+pub(crate) const SORT: &str = "sort";
+/// Parameter with the page, from 1.
+pub(crate) const PAGE: &str = "page";
 
 /// Property of runs by which a page filters and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,15 +141,15 @@ impl RunFilter {
                 continue;
             }
             match key.as_str() {
-                "since" => filter.since = Some(day(key, value)?),
-                "until" => filter.until = Some(day(key, value)?),
-                "sort" => {
+                SINCE => filter.since = Some(day(key, value)?),
+                UNTIL => filter.until = Some(day(key, value)?),
+                SORT => {
                     let name = value.strip_prefix('+').or(value.strip_prefix(' ')).unwrap_or(value);
                     filter.ascending = name != value;
                     let sort = Sort::ALL.into_iter().find(|sort| sort.name() == name);
                     filter.sort = sort.ok_or("`sort` is time, goodput, delay or stall")?;
                 }
-                "page" => {
+                PAGE => {
                     let page = value.parse().ok().filter(|page| (1..=MAX_PAGE).contains(page));
                     filter.page = page.ok_or("`page` is a number from 1")? - 1;
                 }
@@ -166,17 +174,17 @@ impl RunFilter {
                 push(&mut out, facet.name(), if value.is_empty() { "-" } else { value });
             }
         }
-        for (key, day) in [("since", self.since), ("until", self.until)] {
+        for (key, day) in [(SINCE, self.since), (UNTIL, self.until)] {
             if let Some(day) = day {
                 push(&mut out, key, &day_text(day));
             }
         }
         if self.sort != Sort::default() || self.ascending {
             let sign = if self.ascending { "+" } else { "" };
-            push(&mut out, "sort", &format!("{sign}{}", self.sort.name()));
+            push(&mut out, SORT, &format!("{sign}{}", self.sort.name()));
         }
         if self.page > 0 {
-            push(&mut out, "page", &(self.page + 1).to_string());
+            push(&mut out, PAGE, &(self.page + 1).to_string());
         }
         out
     }
@@ -206,7 +214,7 @@ fn push(out: &mut String, key: &str, value: &str) {
 }
 
 /// Appends a value in percent-encoding (RFC 3986 §2.1).
-fn encode(out: &mut String, value: &str) {
+pub(crate) fn encode(out: &mut String, value: &str) {
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));

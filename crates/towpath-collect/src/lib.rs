@@ -1,20 +1,24 @@
 //! The collector: receives results over HTTP, stores them, and shows them in a browser.
 //!
 //! A run is one row of the catalogue ([`catalogue`], SQLite or PostgreSQL) and one object with its
-//! records ([`objects`], a folder). The catalogue never contains samples. [`upload`] checks what a
-//! client sends, and [`entry`] makes the row of it. [`filter`] is the query of a page: one type for
+//! records ([`objects`], a folder or a [`bucket`]). The catalogue never contains samples.
+//! [`upload`] checks what a client sends, and [`entry`] makes the row of it. [`filter`] is the query of a page: one type for
 //! addresses, forms and SQL. [`access`] decides who may do what, [`pages`] writes HTML, and
 //! [`server`] connects all of them. [`maintenance`] is for the operator. The time is an argument everywhere below the server.
 
 mod access;
+mod bucket;
 mod catalogue;
 mod change;
 mod entry;
 mod error;
+mod export;
 mod filter;
+mod live;
 mod maintenance;
 mod objects;
 mod pages;
+mod records;
 mod runtime;
 mod secret;
 mod server;
@@ -23,6 +27,7 @@ mod time;
 mod upload;
 
 pub use access::{Role, Token};
+pub use bucket::{BucketConfig, BucketError, BucketFailure};
 pub use error::CollectError;
 pub use maintenance::MaintenanceReport;
 pub use runtime::{interrupt, log_to_stderr, run_to_end};

@@ -17,7 +17,7 @@ use crate::store::{Store, create_private, unusable};
 /// Name of the file with tokens and rows.
 const ROWS_FILE: &str = "catalogue.jsonl";
 /// Rows that are read from the catalogue at a time.
-const BATCH_RUNS: i64 = 500;
+pub(crate) const BATCH_RUNS: i64 = 500;
 
 /// One line of a backup.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct MaintenanceReport {
 }
 
 impl MaintenanceReport {
-    fn count(&mut self, run: &RunEntry) {
+    pub(crate) fn count(&mut self, run: &RunEntry) {
         self.runs += 1;
         self.bytes += run.stored_bytes.unsigned_abs();
     }

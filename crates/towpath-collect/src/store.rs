@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::access::{Role, Token};
+use crate::bucket::BucketConfig;
 use crate::catalogue::Catalogue;
 use crate::entry::RunEntry;
 use crate::error::CollectError;
@@ -23,6 +24,8 @@ pub struct StoreConfig {
     pub dir: PathBuf,
     /// Address of a PostgreSQL database for the catalogue; `None` for SQLite in the folder.
     pub database: Option<String>,
+    /// Bucket for the records; `None` for files in the folder.
+    pub objects: Option<BucketConfig>,
 }
 
 /// The collector's data.
@@ -36,17 +39,21 @@ pub struct Store {
 impl Store {
     /// Opens the data, and creates whatever is missing.
     pub async fn open(config: &StoreConfig) -> Result<Self, CollectError> {
-        let records = config.dir.join(RECORDS_FOLDER);
-        for folder in [&config.dir, &records] {
-            create_private(folder)?;
-        }
+        create_private(&config.dir)?;
+        let objects = if let Some(bucket) = &config.objects {
+            Objects::open(bucket)?
+        } else {
+            let records = config.dir.join(RECORDS_FOLDER);
+            create_private(&records)?;
+            Objects::in_folder(&records)?
+        };
         // SQLite reports a folder that it may not write as "unable to open database file".
         let path = config.dir.canonicalize().map_err(|source| unusable(&config.dir, source))?;
         let catalogue = match &config.database {
             Some(address) => Catalogue::open_address(address).await?,
             None => Catalogue::open_file(&path.join(CATALOGUE_FILE)).await?,
         };
-        Ok(Self { catalogue, objects: Objects::in_folder(&records)?, dir: path })
+        Ok(Self { catalogue, objects, dir: path })
     }
 
     /// Closes the catalogue, after its transactions.

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use towpath_result::frames::FrameReader;
 use towpath_result::input::ReadBudget;
 use towpath_result::store::{StoreError, StoredRun, read_run_within};
-use towpath_result::upload::{MAX_EXPANDED_BYTES, hex};
+use towpath_result::upload::{MAX_EXPANDED_BYTES, hex, live_id};
 
 use crate::entry::{RunEntry, UploadFacts};
 use crate::time::{self, DAY_US, MIN_TIME_US};
@@ -45,12 +45,21 @@ pub(crate) enum InvalidUpload {
     Empty,
 }
 
-/// Reads and checks a compressed result; returns its row of the catalogue.
+/// A result that may be stored.
+#[derive(Debug)]
+pub(crate) struct CheckedUpload {
+    /// Row of the catalogue.
+    pub(crate) entry: RunEntry,
+    /// Identifier that the run had while it was going on.
+    pub(crate) live_id: Option<String>,
+}
+
+/// Reads and checks a compressed result.
 pub(crate) fn check(
     claim: &UploadClaim,
     body: &[u8],
     now_us: i64,
-) -> Result<RunEntry, InvalidUpload> {
+) -> Result<CheckedUpload, InvalidUpload> {
     let frames = FrameReader::new(body).map_err(|_| InvalidUpload::NotCompressed)?;
     let mut content = CountedContent {
         input: frames,
@@ -90,7 +99,7 @@ pub(crate) fn check(
         stored_bytes: body.len() as u64,
         expanded_bytes: content.count,
     };
-    Ok(RunEntry::of(&run, facts))
+    Ok(CheckedUpload { live_id: live_id(&run.meta, &claim.host), entry: RunEntry::of(&run, facts) })
 }
 
 /// Returns the start of a run: its own, else the client's, else the current time.

@@ -2,15 +2,16 @@
 //!
 //! Everything here is a pure function from records to text. `compare` makes the table that the
 //! terminal and the page share, and `comparison` compares repetitions. `series` brings records
-//! onto one time axis, `chart` draws them, and `html` and `terminal` lay out. [`figure`] draws
-//! plots for print. Only `text` escapes text from files. Every page begins in `page`, whose
-//! content security policy allows nothing but the page itself.
+//! onto one time axis, `chart` draws them, and `html` and `terminal` lay out. `export` writes
+//! tables for other programs. [`figure`] draws plots for print. Only `text` escapes text from
+//! files. Every page begins in `page`, whose content security policy allows nothing but the page
+//! itself.
 
 mod account;
 mod chart;
 mod compare;
 mod comparison;
-mod csv;
+mod export;
 pub mod figure;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -27,9 +28,11 @@ mod text;
 
 pub use account::account_table;
 pub use comparison::Comparison;
-pub use csv::{CsvTable, csv};
-pub use html::{html, html_in, site_page};
+pub use export::{
+    Column, ColumnKind, ParquetTable, ParquetWriter, ResultTable, TableError, columns_of, csv,
+};
+pub use html::{html, html_in, site_page, unfinished_run};
 pub use live::{LiveInterval, LiveSender, LiveSubflow, live_header, live_lines};
-pub use page::SiteFrame;
+pub use page::{LivePage, SiteFrame};
 pub use sweep::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};

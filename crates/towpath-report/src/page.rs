@@ -16,6 +16,17 @@ pub struct SiteFrame<'a> {
     pub navigation: &'a str,
     /// Rules that follow the report's own style sheet.
     pub style: &'a str,
+    /// Present on a page that changes while it is open.
+    pub live: Option<LivePage<'a>>,
+}
+
+/// Part of a page that changes while it is open.
+#[derive(Debug, Clone, Copy)]
+pub struct LivePage<'a> {
+    /// Script that fetches changes from the page's own site.
+    pub script: &'a str,
+    /// Seconds after which a browser without scripts loads the page again.
+    pub reload_s: u32,
 }
 
 /// Returns the beginning of a page up to its body; `script` is the exact content of its only
@@ -41,12 +52,20 @@ pub(crate) fn head_in(
         // Writing to a `String` cannot fail.
         let _ = write!(rules, "; script-src '{}'", content_hash(script));
     }
+    let mut reload = String::new();
+    if let Some(live) = site.and_then(|site| site.live) {
+        rules.push_str("; connect-src 'self'");
+        reload = format!(
+            "<noscript><meta http-equiv=\"refresh\" content=\"{}\"/></noscript>",
+            live.reload_s
+        );
+    }
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{rules}\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
          <meta name=\"color-scheme\" content=\"light dark\"/>\
-         <title>{} – towpath</title><style>{style}</style></head><body>{}",
+         {reload}<title>{} – towpath</title><style>{style}</style></head><body>{}",
         esc(title),
         site.map_or("", |site| site.navigation)
     )

@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
-use towpath_report::{CsvTable, csv, html};
+use towpath_report::{ResultTable, csv, html};
 use towpath_result::{Record, Sequence, SequenceKind, SequenceMark};
 use towpath_trace as trace;
 use towpath_trace::CaptureAnalysis;
@@ -147,7 +147,7 @@ fn a_report_draws_it_and_a_table_has_its_numbers() {
     }
     assert!(page.contains("<p class=\"facts\">capture · "), "it is not a run between two hosts");
     assert!(page.contains("0.064 s: retransmitted, bytes 2000 to 3000"), "a title says what it is");
-    let table = csv(&[run], CsvTable::Sequence);
+    let table = csv(&[run], ResultTable::Sequence);
     let retransmissions: Vec<_> =
         table.lines().filter(|line| line.contains(",retransmitted,")).collect();
     assert_eq!(retransmissions.len(), 1, "{table}");

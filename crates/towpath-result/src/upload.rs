@@ -2,12 +2,18 @@
 //!
 //! A client sends `PUT /api/v1/runs/HASH` with the result, compressed with zstd. `HASH` is the
 //! [`content_hash`] of the uncompressed result, so an upload that is repeated has no effect.
+//!
+//! While a run goes on, a client may send `POST /api/v1/live/ID` with the conditions and the newest
+//! records as JSON Lines. `ID` is the [`live_id`] of the run. The collector shows these records
+//! until the result arrives, and stores none of them.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::Meta;
 
 /// Path of the collector's interface for runs.
 pub const RUNS_PATH: &str = "/api/v1/runs";
@@ -19,12 +25,31 @@ pub const SIZE_HEADER: &str = "towpath-size";
 pub const HOST_HEADER: &str = "towpath-host";
 /// Header with the start of a run whose result does not say it, in microseconds since 1970.
 pub const TIME_HEADER: &str = "towpath-time";
+/// Path of the collector's interface for runs that are going on.
+pub const LIVE_PATH: &str = "/api/v1/live";
+/// Media type of the records of a run that is going on.
+pub const LIVE_MEDIA_TYPE: &str = "application/jsonl";
+/// Header with the number of records that were sent before, without the conditions.
+pub const FIRST_HEADER: &str = "towpath-first";
+/// Maximum number of bytes of the records in one request.
+pub const MAX_LIVE_BYTES: usize = 1_000_000;
 /// Maximum number of bytes of an uploaded result, compressed.
 pub const MAX_COMPRESSED_BYTES: u64 = 32_000_000;
 /// Maximum number of bytes of an uploaded result, uncompressed.
 pub const MAX_EXPANDED_BYTES: u64 = 256_000_000;
 /// Maximum length of a host's name in bytes (RFC 1035 §3.1).
 pub const MAX_HOST_BYTES: usize = 255;
+
+/// Returns the identifier of a run that is going on: 20 hexadecimal digits. Host and collector
+/// compute it from the conditions that the final result has as well.
+///
+/// `None` for a run without a start, such as a simulated one.
+pub fn live_id(meta: &Meta, host: &str) -> Option<String> {
+    let started_us = meta.started_us?;
+    let (world, transport, repeat) = (meta.world, meta.transport, meta.repeat);
+    let text = format!("{host}\n{}\n{started_us} {world} {transport} {repeat}", meta.run);
+    Some(hex(&Sha256::digest(text.as_bytes())).chars().take(20).collect())
+}
 
 /// Reply to an upload: status 201 if the run is new, 200 if the collector already had it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -103,7 +103,9 @@ fn compare_scenario(
         explain: false,
         upload: UploadArguments::default(),
     };
-    let Some(CompletedRuns { runs, folder, complete, .. }) = measure(&run_arguments, ui)? else {
+    let Some(CompletedRuns { runs, folder, complete, .. }) =
+        measure(&run_arguments, uploader.as_ref(), ui)?
+    else {
         return Ok(ExitCode::from(2));
     };
     let write_page = |content: &[u8]| folder.write(PAGE_FILE, content);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use towpath_report::{CsvTable, account_table, csv, html, table, warnings};
+use towpath_report::{ResultTable, account_table, csv, html, table, warnings};
 use towpath_result::Record;
 use towpath_result::store::StoredRun;
 use towpath_scenario::{DataDirection, Transport, World};
@@ -107,7 +107,7 @@ fn column_order(run: &StoredRun) -> (u8, Transport, u32) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CsvSelection {
     Seconds,
-    Named(CsvTable),
+    Named(ResultTable),
 }
 
 /// Interprets the argument of `--csv`: a table, or the first result, as in `--csv results`.
@@ -118,7 +118,7 @@ fn csv_table(
     if name == "seconds" {
         return Ok((Some(CsvSelection::Seconds), None));
     }
-    if let Some(table) = CsvTable::from_name(name) {
+    if let Some(table) = ResultTable::from_name(name) {
         return Ok((Some(CsvSelection::Named(table)), None));
     }
     let path = PathBuf::from(name);
@@ -128,9 +128,9 @@ fn csv_table(
     Err(unknown_table(name, &["seconds"]))
 }
 
-/// Returns the error for an unknown table, which lists `extra_names` and the tables of [`CsvTable`].
+/// Returns the error for an unknown table, which lists `extra_names` and the tables of [`ResultTable`].
 pub(crate) fn unknown_table(name: &str, extra_names: &[&'static str]) -> CliError {
-    let table_names = CsvTable::ALL.into_iter().map(CsvTable::name);
+    let table_names = ResultTable::ALL.into_iter().map(ResultTable::name);
     let names: Vec<&str> = extra_names.iter().copied().chain(table_names).collect();
     CliError::Unavailable {
         what: format!("`--csv` has no table `{name}`"),

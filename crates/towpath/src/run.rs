@@ -89,7 +89,9 @@ pub(crate) struct CompletedRuns {
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let uploader = Uploader::prepare(&arguments.upload, ui)?;
-    let Some(CompletedRuns { scenario, runs, folder, complete }) = measure(arguments, ui)? else {
+    let Some(CompletedRuns { scenario, runs, folder, complete }) =
+        measure(arguments, uploader.as_ref(), ui)?
+    else {
         return Ok(ExitCode::from(2));
     };
     print(&runs, arguments.json, ui)?;
@@ -141,8 +143,11 @@ fn expectation_note(
 }
 
 /// Makes all runs. Returns `None` if there is no result, after printing the reason.
+///
+/// With an uploader, the collector can show emulated runs while they go on.
 pub(crate) fn measure(
     arguments: &RunArguments,
+    uploader: Option<&Uploader>,
     ui: &mut Ui,
 ) -> Result<Option<CompletedRuns>, CliError> {
     let (mut scenario, files) = load_with_files(&arguments.scenario, &arguments.how.changes)?;
@@ -183,7 +188,7 @@ pub(crate) fn measure(
                 sim::run_all(&sim_batch, &folder, &mut runs, ui)?;
             }
             World::Emu | World::Live => {
-                emulate(arguments, (&scenario, &text), &plan, &folder, &mut runs, ui)?;
+                emulate(arguments, (&scenario, &text), &plan, (&folder, uploader), &mut runs, ui)?;
             }
         }
     }
@@ -235,7 +240,7 @@ fn emulate(
     arguments: &RunArguments,
     (scenario, text): (&Scenario, &ScenarioText),
     plan: &RunSchedule,
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
@@ -250,7 +255,8 @@ fn emulate(
         if interrupt::is_interrupted() {
             return Ok(());
         }
-        match run_once(arguments, (scenario, text), (transport, repeat, run_order), folder, ui)? {
+        let schedule = (transport, repeat, run_order);
+        match run_once(arguments, (scenario, text), schedule, (folder, uploader), ui)? {
             Some(run) => runs.push(run),
             // Without any record the environment is to blame, and the next run would fail as well.
             None => return Ok(()),
@@ -336,7 +342,7 @@ fn run_once(
     arguments: &RunArguments,
     (scenario, text): (&Scenario, &ScenarioText),
     (transport, repeat, run_order): (Transport, u32, RunOrder),
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Result<Option<StoredRun>, CliError> {
     let run = EmulatedRun {
@@ -355,6 +361,7 @@ fn run_once(
     let mut file: Option<ResultFile<'_>> = None;
     let mut delayed_summary = DelayedSummary::of(run.pcap.clone());
     let mut interval_lines = IntervalPrinter::new(transport);
+    let mut live_feed = uploader.map(Uploader::live_feed);
     let status = emulated::run(&run, &mut |line| {
         let line = line + "\n";
         let file = match &mut file {
@@ -365,6 +372,8 @@ fn run_once(
         if !delayed_summary.intercept(record.as_ref(), &line) {
             file.add(&line)?;
         }
+        let page = record.as_ref().zip(live_feed.as_mut()).and_then(|(r, feed)| feed.push(r));
+        ui.progress_lines(page.map(|page| format!("live: {page}")));
         let lines = record.and_then(|record| interval_lines.push(&record));
         if let Some(lines) = lines.filter(|_| !arguments.quiet) {
             ui.progress_lines(lines.lines());

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use towpath_report::{CsvTable, account_table, csv};
+use towpath_report::{ResultTable, account_table, csv};
 use towpath_result::Record;
 use towpath_result::input;
 use towpath_result::store::StoredRun;
@@ -109,7 +109,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     let top = arguments.top as usize;
     if let Some(table) = csv_table(arguments)? {
         let mut run = trace.run(&name, top);
-        if table == CsvTable::Sequence {
+        if table == ResultTable::Sequence {
             // The table lists every packet, while the page plots only a selection.
             let sequences = trace.unreduced_sequences(top).into_iter();
             run.records = sequences.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
@@ -136,9 +136,9 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
 }
 
 /// Returns the table that `--csv` names.
-fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
+fn csv_table(arguments: &TraceArguments) -> Result<Option<ResultTable>, CliError> {
     let Some(name) = &arguments.csv else { return Ok(None) };
-    CsvTable::from_name(name).map(Some).ok_or_else(|| unknown_table(name, &[]))
+    ResultTable::from_name(name).map(Some).ok_or_else(|| unknown_table(name, &[]))
 }
 
 /// Adds one-way delays from a second capture, and prints the clocks' offset on standard error.

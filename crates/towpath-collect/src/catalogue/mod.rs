@@ -2,6 +2,7 @@
 //!
 //! Both databases get the same statements. Only the migrations differ, in the names of types.
 
+mod page;
 mod runs;
 mod tokens;
 
@@ -15,7 +16,7 @@ use sqlx::{AnyPool, Connection as _, Executor as _};
 
 use crate::error::CollectError;
 
-pub(crate) use runs::{RunPage, SeriesPoint, facet_value};
+pub(crate) use page::{RunPage, SeriesPoint, facet_value};
 pub(crate) use tokens::Session;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");

@@ -1,12 +1,15 @@
 //! The list of runs: filter, counts, table, paging.
 
+use std::collections::BTreeMap;
+
 use maud::{Markup, html};
 use towpath_result::format::number;
 
-use super::{Reader, page};
+use super::{Reader, live, page};
 use crate::catalogue::{RunPage, facet_value};
 use crate::entry::RunEntry;
 use crate::filter::{Facet, RunFilter, Sort};
+use crate::live::LiveFacts;
 use crate::time;
 
 /// Values of a facet that are shown at once; the others are folded.
@@ -15,10 +18,16 @@ const SHOWN_VALUES: usize = 8;
 const MAX_SHOWN_VALUES: usize = 200;
 
 /// Writes the list; `url` is the address of the site, for the commands of an empty collector.
-pub(crate) fn list(filter: &RunFilter, runs: &RunPage, url: &str, reader: Reader<'_>) -> String {
+pub(crate) fn list(
+    (filter, runs): (&RunFilter, &RunPage),
+    going_on: &[LiveFacts],
+    url: &str,
+    reader: Reader<'_>,
+) -> String {
     let is_empty = runs.groups.is_empty() && !filter.is_filtered();
     let main = html! {
         h1 { "Runs" }
+        (live::going_on(going_on))
         @if is_empty {
             (first_steps(url))
         } @else {
@@ -68,27 +77,35 @@ fn count(number: i64) -> String {
     number::count(number as f64)
 }
 
-fn shown(value: &str) -> &str {
-    if value.is_empty() { "none" } else { value }
+/// Returns the text of a condition. No value can look like the condition of an empty one.
+fn condition(facet: Facet, value: &str) -> String {
+    match value {
+        "" => format!("without {}", facet.name()),
+        value => format!("{} {value}", facet.name()),
+    }
 }
 
 /// Returns the number of runs for each value of a facet, given the conditions of all other facets.
+///
+/// Values without a run are part of it: a query that matches nothing can be changed to any other.
 fn choices(filter: &RunFilter, runs: &RunPage, facet: Facet) -> Vec<(String, i64)> {
-    let mut sums = std::collections::BTreeMap::<&str, i64>::new();
+    let chosen = filter.values.get(&facet).map(Vec::as_slice).unwrap_or_default();
+    let mut sums: BTreeMap<&str, i64> = chosen.iter().map(|value| (value.as_str(), 0)).collect();
     for entry in &runs.groups {
         let others = Facet::ALL.into_iter().filter(|other| *other != facet);
         let accepted =
             others.into_iter().all(|other| filter.accepts(other, facet_value(&entry.group, other)));
-        let value = facet_value(&entry.group, facet);
-        let is_chosen = filter.values.contains_key(&facet) && filter.accepts(facet, value);
-        if accepted || is_chosen {
-            *sums.entry(value).or_default() += if accepted { entry.runs } else { 0 };
-        }
+        let runs = if accepted { entry.runs } else { 0 };
+        *sums.entry(facet_value(&entry.group, facet)).or_default() += runs;
     }
     let mut choices: Vec<_> =
         sums.into_iter().map(|(value, runs)| (value.to_owned(), runs)).collect();
     choices.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    choices.truncate(MAX_SHOWN_VALUES);
+    let mut count = 0;
+    choices.retain(|(value, _)| {
+        count += 1;
+        count <= MAX_SHOWN_VALUES || chosen.contains(value)
+    });
     choices
 }
 
@@ -135,7 +152,7 @@ fn facet_choices(filter: &RunFilter, facet: Facet, choices: &[(String, i64)]) ->
         html! {
             label {
                 input type="checkbox" name=(facet.name()) value=(sent) checked[is_chosen(value)];
-                " " (shown(value)) " " small { (count(*runs)) }
+                " " (if value.is_empty() { "(none)" } else { value }) " " small { (count(*runs)) }
             }
         }
     };
@@ -166,7 +183,7 @@ pub(super) fn chips(filter: &RunFilter, path: &str) -> Markup {
             if is_empty {
                 without.values.remove(facet);
             }
-            chips.push((format!("{} {}", facet.name(), shown(value)), without));
+            chips.push((condition(*facet, value), without));
         }
     }
     if let Some(day) = filter.since {

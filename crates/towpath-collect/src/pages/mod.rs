@@ -2,20 +2,25 @@
 //!
 //! `html!` escapes every text. Only [`frame`] and `towpath-report` pass markup.
 
+mod api;
 mod list;
+mod live;
 mod series;
 mod tokens;
 
 use maud::{Markup, html};
-use towpath_report::{Comparison, SiteFrame, html_in, site_page};
+use towpath_report::{Comparison, ResultTable, SiteFrame, html_in, site_page};
 use towpath_result::format::number;
 use towpath_result::store::StoredRun;
 
+use crate::access::Role;
 use crate::catalogue::Session;
 use crate::entry::RunEntry;
 use crate::time;
 
+pub(crate) use api::api;
 pub(crate) use list::list;
+pub(crate) use live::live;
 pub(crate) use series::series;
 pub(crate) use tokens::tokens;
 
@@ -23,8 +28,13 @@ const STYLE: &str = include_str!("site.css");
 
 /// Client of a page, as far as its frame shows it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'a> {
-    pub(crate) session: Option<&'a Session>,
+pub(crate) enum Reader<'a> {
+    /// Browser that is logged in.
+    Session(&'a Session),
+    /// Client without a session, which may log in.
+    Anonymous,
+    /// Client of a page that is written before its session is known. The frame is the same for all.
+    Unidentified,
 }
 
 /// Writes a page of the site: its navigation, and `main`.
@@ -35,26 +45,27 @@ fn page(title: &str, reader: Reader<'_>, main: &Markup) -> String {
 /// Calls `write` with the frame of the site.
 fn frame(reader: Reader<'_>, write: impl FnOnce(SiteFrame<'_>) -> String) -> String {
     let navigation = navigation(reader).0;
-    write(SiteFrame { navigation: &navigation, style: STYLE })
+    write(SiteFrame { navigation: &navigation, style: STYLE, live: None })
 }
 
 fn navigation(reader: Reader<'_>) -> Markup {
-    let is_admin =
-        reader.session.is_some_and(|session| session.token.role == crate::access::Role::Admin);
     html! {
         nav.site aria-label="Site" {
             a.brand href="/" { "towpath" }
             a href="/" { "Runs" }
-            @if is_admin { a href="/tokens" { "Tokens" } }
-            span.fill {}
-            @if let Some(session) = reader.session {
-                span.who { (session.token.name) " · " (session.token.role) }
-                form method="post" action="/logout" {
-                    input type="hidden" name="csrf" value=(session.csrf);
-                    button.plain { "Log out" }
+            a href="/api" { "API" }
+            @match reader {
+                Reader::Session(session) => {
+                    @if session.token.role == Role::Admin { a href="/tokens" { "Tokens" } }
+                    span.fill {}
+                    span.who { (session.token.name) " · " (session.token.role) }
+                    form method="post" action="/logout" {
+                        input type="hidden" name="csrf" value=(session.csrf);
+                        button.plain { "Log out" }
+                    }
                 }
-            } @else {
-                a href="/login" { "Log in" }
+                Reader::Anonymous => { span.fill {} a href="/login" { "Log in" } }
+                Reader::Unidentified => {}
             }
         }
     }
@@ -62,11 +73,14 @@ fn navigation(reader: Reader<'_>) -> Markup {
 
 /// Writes the page of one run: its report, with conditions and downloads.
 pub(crate) fn run(entry: &RunEntry, run: &StoredRun, reader: Reader<'_>) -> String {
-    let navigation = navigation(reader).0 + &run_facts(entry).0;
-    html_in(std::slice::from_ref(run), Some(SiteFrame { navigation: &navigation, style: STYLE }))
+    let navigation = navigation(reader).0 + &run_facts(entry, run).0;
+    html_in(
+        std::slice::from_ref(run),
+        Some(SiteFrame { navigation: &navigation, style: STYLE, live: None }),
+    )
 }
 
-fn run_facts(entry: &RunEntry) -> Markup {
+fn run_facts(entry: &RunEntry, run: &StoredRun) -> Markup {
     let group = &entry.group;
     html! {
         aside.facts-of-run aria-label="This run" {
@@ -89,6 +103,33 @@ fn run_facts(entry: &RunEntry) -> Markup {
                 a href={ "/api/v1/runs/" (entry.id) } { "summary (JSON)" }
                 " · "
                 a href={ "/runs/" (entry.id) "/badge.svg" } { "badge (SVG)" }
+            }
+            (tables(entry, run))
+        }
+    }
+}
+
+/// Writes links to the tables that the run has rows of.
+fn tables(entry: &RunEntry, run: &StoredRun) -> Markup {
+    let address = |table: ResultTable, extension: &str| {
+        format!("/api/v1/runs/{}/tables/{}.{extension}", entry.id, table.name())
+    };
+    html! {
+        details.tables {
+            summary { "Tables as CSV or Parquet" }
+            ul {
+                @for table in ResultTable::ALL.into_iter().filter(|table| table.is_in(run)) {
+                    li {
+                        (table.name()) ": "
+                        a href=(address(table, "csv")) download
+                            aria-label={ (table.name()) " as CSV" } { "CSV" }
+                        @if table.has_fixed_columns() {
+                            " · "
+                            a href=(address(table, "parquet")) download
+                                aria-label={ (table.name()) " as Parquet" } { "Parquet" }
+                        }
+                    }
+                }
             }
         }
     }
@@ -163,13 +204,14 @@ pub(crate) fn badge(entry: &RunEntry) -> String {
     svg.0
 }
 
-/// Writes the login page; `code` comes from a login link.
-pub(crate) fn login(code: Option<&str>, error: Option<&str>) -> String {
+/// Writes the login page; `code` comes from a login link, and `next` is the page to return to.
+pub(crate) fn login(code: Option<&str>, next: Option<&str>, error: Option<&str>) -> String {
     let main = html! {
         section.narrow {
             h1 { "Log in" }
             @if let Some(error) = error { p.bad role="alert" { (error) } }
             form method="post" action="/login" {
+                @if let Some(next) = next { input type="hidden" name="next" value=(next); }
                 @if let Some(code) = code {
                     input type="hidden" name="code" value=(code);
                     p { "This link logs this browser in once." }
@@ -186,7 +228,7 @@ pub(crate) fn login(code: Option<&str>, error: Option<&str>) -> String {
             }
         }
     };
-    page("Log in", Reader { session: None }, &main)
+    page("Log in", Reader::Unidentified, &main)
 }
 
 /// Writes the page of a refused request.
@@ -199,7 +241,7 @@ pub(crate) fn refusal(error: &str, hint: Option<&str>) -> String {
             p { a href="/" { "Back to the runs" } }
         }
     };
-    page("Error", Reader { session: None }, &main)
+    page("Error", Reader::Unidentified, &main)
 }
 
 fn capital(text: &str) -> String {

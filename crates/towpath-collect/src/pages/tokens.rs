@@ -19,7 +19,7 @@ pub(crate) fn tokens(tokens: &[Token], session: &Session, created: Option<(&str,
             }
         }
         div.scroll {
-            table.list {
+            table.list.tokens {
                 thead { tr {
                     th scope="col" { "name" } th scope="col" { "role" } th scope="col" { "created" }
                     th scope="col" { "last used" } th scope="col" { "state" }
@@ -47,7 +47,7 @@ pub(crate) fn tokens(tokens: &[Token], session: &Session, created: Option<(&str,
             }
         }
     };
-    page("Tokens", Reader { session: Some(session) }, &main)
+    page("Tokens", Reader::Session(session), &main)
 }
 
 fn row(token: &Token, session: &Session) -> Markup {

@@ -1,6 +1,5 @@
 //! The interface for programs: uploads, lists and records. Everything that a page shows is here.
 
-use std::io::{BufReader, Read as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,29 +9,48 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use towpath_result::frames::FrameReader;
-use towpath_result::input::ReadBudget;
-use towpath_result::store::{StoredRun, read_run_within};
+use towpath_result::store::StoredRun;
 use towpath_result::upload::{
     HOST_HEADER, MAX_COMPRESSED_BYTES, MAX_EXPANDED_BYTES, MAX_HOST_BYTES, RESULT_MEDIA_TYPE,
     SIZE_HEADER, TIME_HEADER, UploadReply,
 };
+use utoipa::ToSchema;
 
+use super::openapi::{
+    CompressedResult, ContentHash, ErrorReplySchema, QueryRefusals, RunId, RunRefusals,
+    UploadHeaders, UploadRefusals, UploadReplySchema,
+};
 use super::principal::Principal;
 use super::{Refusal, Site};
 use crate::access::Token;
 use crate::catalogue::SeriesPoint;
 use crate::change;
 use crate::entry::{ID_DIGITS, RunEntry};
-use crate::error::{CollectError, full_text};
+use crate::error::full_text;
 use crate::filter::RunFilter;
+use crate::records::read_records;
 use crate::time;
 use crate::upload::{self, UploadClaim};
 
 /// Number of hexadecimal digits of a content hash.
-const HASH_DIGITS: usize = 64;
+pub(super) const HASH_DIGITS: usize = 64;
 
 /// Stores a run: `PUT /api/v1/runs/HASH`.
+#[utoipa::path(
+    put,
+    path = "/api/v1/runs/{id}",
+    summary = "Store a run",
+    description = "A token of an uploader or an admin is necessary. A repeated upload has no \
+                   effect. `towpath upload` sends this request.",
+    params(ContentHash, UploadHeaders),
+    request_body(content = CompressedResult, content_type = "application/zstd"),
+    responses(
+        (status = 200, description = "The run was there already.", body = UploadReplySchema),
+        (status = 201, description = "The run is new.", body = UploadReplySchema),
+        UploadRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn upload(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -98,14 +116,18 @@ async fn store(
     drop(permit);
     let run =
         run.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-    Ok(site.store.add(&run, uploader, body.into()).await?)
+    let created = site.store.add(&run.entry, uploader, body.into()).await?;
+    if let Some(live_id) = run.live_id {
+        site.live.finish(&live_id, &uploader.id, &run.entry.id, now_us);
+    }
+    Ok(created)
 }
 
 fn taken() -> Refusal {
     Refusal::new(StatusCode::CONFLICT, "another run has this identifier")
 }
 
-fn busy() -> Refusal {
+pub(super) fn busy() -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping")
 }
 
@@ -134,26 +156,33 @@ fn claim(hash: String, headers: &HeaderMap) -> Result<UploadClaim, Refusal> {
             format!("a result has at most {MAX_EXPANDED_BYTES} bytes"),
         ));
     }
-    let host = match headers.get(HOST_HEADER) {
-        Some(value) => std::str::from_utf8(value.as_bytes()).unwrap_or_default(),
-        None => "",
-    };
-    if host.len() > MAX_HOST_BYTES {
-        return Err(bad(format!("`{HOST_HEADER}` has at most {MAX_HOST_BYTES} bytes")));
-    }
+    let host = host(headers)?;
     let started_us = match text(TIME_HEADER) {
         Some(time) => Some(time.parse().map_err(|_| {
             bad(format!("`{TIME_HEADER}` must be a time in microseconds since 1970"))
         })?),
         None => None,
     };
-    let host = host.to_owned();
     Ok(UploadClaim { content_hash: hash, expanded_bytes, host, started_us })
 }
 
+/// Reads the name of the host that makes the run; empty without one.
+pub(super) fn host(headers: &HeaderMap) -> Result<String, Refusal> {
+    let host = match headers.get(HOST_HEADER) {
+        Some(value) => std::str::from_utf8(value.as_bytes()).unwrap_or_default(),
+        None => "",
+    };
+    if host.len() > MAX_HOST_BYTES {
+        let error = format!("`{HOST_HEADER}` has at most {MAX_HOST_BYTES} bytes");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, error));
+    }
+    Ok(host.to_owned())
+}
+
 /// Page of the list as JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct RunList {
+    /// Runs of this page.
     runs: Vec<RunEntry>,
     /// Number of runs that match, on all pages.
     matching: i64,
@@ -164,6 +193,18 @@ struct RunList {
 }
 
 /// Lists runs: `GET /api/v1/runs?transport=mptcp`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs",
+    summary = "List runs",
+    description = "Returns 50 runs of the list, with the conditions of its page.",
+    params(RunFilter),
+    responses(
+        (status = 200, description = "Page of the list.", body = RunList),
+        QueryRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn runs(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -178,24 +219,41 @@ pub(super) async fn runs(
 }
 
 /// Series of a metric as JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Series {
+    /// Runs that have the metric, the oldest first.
     points: Vec<SeriesPoint>,
     /// Significant change of the median, if there is one.
     change: Option<SeriesChange>,
 }
 
 /// Change of the median in a series.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct SeriesChange {
     /// Start of the first run after the change.
     since_us: i64,
+    /// Median of the metric before the change.
     median_before: f64,
+    /// Median of the metric after the change.
     median_after: f64,
+    /// Probability of such a statistic in a series without a change.
     p_value: f64,
 }
 
 /// Returns a metric of the matching runs over time: `GET /api/v1/series?sort=goodput`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/series",
+    summary = "Return a metric over time",
+    description = "Returns a metric of the newest 1000 runs that match, in order of time. `sort` \
+                   is the metric; without it, the goodput.",
+    params(RunFilter),
+    responses(
+        (status = 200, description = "The series.", body = Series),
+        QueryRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn series(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -221,6 +279,17 @@ pub(super) fn filter(query: &[(String, String)]) -> Result<RunFilter, Refusal> {
 }
 
 /// Returns the catalogue's row of a run: `GET /api/v1/runs/ID`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs/{id}",
+    summary = "Return the summary of a run",
+    params(RunId),
+    responses(
+        (status = 200, description = "The summary.", body = RunEntry),
+        RunRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn run(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -239,6 +308,22 @@ pub(super) async fn entry(site: &Site, id: &str) -> Result<RunEntry, Refusal> {
 }
 
 /// Returns the result as it was uploaded: `GET /api/v1/runs/ID/records`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs/{id}/records",
+    summary = "Return the result as it was uploaded",
+    params(RunId),
+    responses(
+        (
+            status = 200,
+            description = "The result.",
+            body = CompressedResult,
+            content_type = "application/zstd"
+        ),
+        RunRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn records(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -258,19 +343,25 @@ pub(super) async fn stored_run(site: &Site, run: &RunEntry) -> Result<StoredRun,
     let bytes = site.store.objects.get(&run.id).await?;
     let _permit = site.readers.acquire().await.map_err(|_| busy())?;
     let id = run.id.clone();
-    let read = tokio::task::spawn_blocking(move || {
-        let damaged = |reason: String| CollectError::Damaged { id: id.clone(), reason };
-        let frames = FrameReader::new(&bytes[..]).map_err(|error| damaged(error.to_string()))?;
-        let frames = BufReader::new(frames.take(MAX_EXPANDED_BYTES));
-        let run = read_run_within(frames, &ReadBudget::of(MAX_EXPANDED_BYTES))
-            .map_err(|error| damaged(error.to_string()))?;
-        Ok(StoredRun::new(run, Some(format!("{id}.jsonl.zst"))))
-    });
-    let run: Result<StoredRun, CollectError> = read.await.map_err(|_| busy())?;
-    Ok(run?)
+    let read = tokio::task::spawn_blocking(move || read_records(&id, &bytes));
+    Ok(read.await.map_err(|_| busy())??)
 }
 
 /// Confirms that the server and its database answer: `GET /healthz`.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    summary = "Confirm that the server and its database work",
+    responses(
+        (
+            status = 200,
+            description = "Both work: the text `ok`.",
+            body = String,
+            content_type = "text/plain"
+        ),
+        (status = 503, description = "The database does not answer.", body = ErrorReplySchema),
+    )
+)]
 pub(super) async fn health(State(site): State<Arc<Site>>) -> Result<&'static str, Refusal> {
     site.store.catalogue.ping().await?;
     Ok("ok\n")

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use super::openapi::ReadRefusals;
 use super::principal::Principal;
 use super::{Refusal, Site};
 
@@ -36,6 +37,22 @@ impl UploadCounters {
 }
 
 /// Reports the counters: `GET /metrics`.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    summary = "Return counters for Prometheus",
+    description = "Returns the number of runs, and of uploads since the server started.",
+    responses(
+        (
+            status = 200,
+            description = "Counters in the text format 0.0.4.",
+            body = String,
+            content_type = "text/plain"
+        ),
+        ReadRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn metrics(
     State(site): State<Arc<Site>>,
     principal: Principal,

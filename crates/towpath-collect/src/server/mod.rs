@@ -1,9 +1,13 @@
 //! The HTTP server: routes, limits and security headers.
 
 mod api;
+mod live;
 mod metrics;
+mod next;
+mod openapi;
 mod principal;
 mod refusal;
+mod tables;
 mod view;
 
 use std::net::SocketAddr;
@@ -15,14 +19,16 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::IntoResponse as _;
-use axum::routing::{get, post, put};
+use axum::routing::{get, post};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
 
 use crate::error::CollectError;
+use crate::live::LiveRuns;
 use crate::store::Store;
+use crate::time;
 
 use self::metrics::UploadCounters;
 pub(crate) use refusal::Refusal;
@@ -31,6 +37,8 @@ pub(crate) use refusal::Refusal;
 const MAX_RESULTS_READ: usize = 2;
 /// Uploads whose bodies are in memory at the same time, each up to the maximum size.
 const MAX_BODIES: usize = 8;
+/// Pages that wait for news of runs at the same time.
+const MAX_STREAMS: usize = 100;
 /// Maximum size of a form in bytes.
 const MAX_FORM_BYTES: usize = 16_000;
 /// Time for one request, which includes the upload of its body.
@@ -62,6 +70,12 @@ pub(crate) struct Site {
     bodies: Semaphore,
     /// Permits to read a result, which takes memory and a processor.
     readers: Semaphore,
+    /// Runs that are going on.
+    live: LiveRuns,
+    /// Permits for pages that wait for news of such runs.
+    streams: Arc<Semaphore>,
+    /// Becomes true when the server ends.
+    ending: watch::Sender<bool>,
 }
 
 impl Site {
@@ -80,6 +94,7 @@ pub async fn serve(
     on_ready: impl FnOnce(&str),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), CollectError> {
+    store.objects.prepare(time::now_us()).await?;
     let failed = |source| CollectError::Listen { address: config.listen.to_string(), source };
     let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
     let address = listener.local_addr()?;
@@ -91,13 +106,18 @@ pub async fn serve(
         uploads: UploadCounters::default(),
         bodies: Semaphore::new(MAX_BODIES),
         readers: Semaphore::new(MAX_RESULTS_READ),
+        live: LiveRuns::default(),
+        streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+        ending: watch::Sender::new(false),
     });
     site.store.note_address(&site.url)?;
     on_ready(&site.url);
     let (ending, mut ended) = tokio::sync::oneshot::channel();
     let service = router(Arc::clone(&site)).into_make_service_with_connect_info::<SocketAddr>();
+    let waiting = Arc::clone(&site);
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         shutdown.await;
+        waiting.ending.send_replace(true);
         let _ = ending.send(()); // the server may have failed
     });
     let deadline = async {
@@ -115,7 +135,8 @@ pub async fn serve(
     Ok(())
 }
 
-fn router(site: Arc<Site>) -> Router {
+/// Returns all routes. Those for programs come from [`openapi::routes`].
+fn routes() -> Router<Arc<Site>> {
     let forms = Router::new()
         .route("/login", get(view::login_form).post(view::login))
         .route("/logout", post(view::logout))
@@ -127,15 +148,16 @@ fn router(site: Arc<Site>) -> Router {
         .route("/runs/{id}", get(view::run))
         .route("/compare", get(view::compare))
         .route("/series", get(view::series))
-        .route("/api/v1/runs", get(api::runs))
-        .route("/api/v1/runs/{id}", put(api::upload).get(api::run))
-        .route("/api/v1/series", get(api::series))
-        .route("/api/v1/runs/{id}/records", get(api::records))
-        .route("/runs/{id}/badge.svg", get(view::badge))
-        .route("/healthz", get(api::health))
-        .route("/metrics", get(metrics::metrics))
+        .route("/live/{id}", get(live::page))
+        .route("/live/{id}/events", get(live::events))
+        .route("/api", get(openapi::page))
+        .merge(Router::from(openapi::routes()))
         .merge(forms)
         .fallback(view::not_found)
+}
+
+fn router(site: Arc<Site>) -> Router {
+    routes()
         .with_state(Arc::clone(&site))
         .layer(CatchPanicLayer::new())
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
+use super::next::NextPage;
+use super::refusal::PageRefusal;
 use super::{Refusal, Site};
 use crate::access::{Role, Token};
 use crate::catalogue::Session;
+use crate::pages::Reader;
 use crate::secret;
 use crate::time;
 
@@ -97,6 +100,58 @@ pub(super) fn session_cookie(headers: &HeaderMap) -> Option<&str> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .find_map(|pair| pair.trim().strip_prefix(SESSION_COOKIE)?.strip_prefix('='))
+}
+
+/// Sender of a request for a page.
+#[derive(Debug)]
+pub(super) struct PageClient {
+    principal: Principal,
+    /// Requested page; `None` for a form, since a redirect does not send it again.
+    page: Option<NextPage>,
+}
+
+impl PageClient {
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.principal.session()
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_> {
+        self.session().map_or(Reader::Anonymous, Reader::Session)
+    }
+
+    /// Fails unless the client may read runs.
+    pub(super) fn expect_viewer(&self, site: &Site) -> Result<(), PageRefusal> {
+        self.principal.expect_viewer(site).map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// Returns the session if it is that of an administrator.
+    pub(super) fn expect_admin(&self) -> Result<&Session, PageRefusal> {
+        self.principal.expect_admin().map_err(|refusal| self.refuse(refusal))
+    }
+
+    fn refuse(&self, refusal: Refusal) -> PageRefusal {
+        PageRefusal::new(refusal, self.page.clone())
+    }
+}
+
+impl FromRequestParts<Arc<Site>> for PageClient {
+    type Rejection = PageRefusal;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        site: &Arc<Site>,
+    ) -> Result<Self, Self::Rejection> {
+        let page = match parts.method {
+            Method::GET => {
+                parts.uri.path_and_query().and_then(|page| NextPage::parse(page.as_str()))
+            }
+            _ => None,
+        };
+        match Principal::from_request_parts(parts, site).await {
+            Ok(principal) => Ok(Self { principal, page }),
+            Err(refusal) => Err(PageRefusal::new(refusal, page)),
+        }
+    }
 }
 
 impl FromRequestParts<Arc<Site>> for Principal {

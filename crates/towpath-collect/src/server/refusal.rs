@@ -8,6 +8,8 @@ use towpath_result::upload::ErrorReply;
 use crate::error::CollectError;
 use crate::pages;
 
+use super::next::{NextPage, login_address};
+
 /// Seconds after which a client may repeat a request that found the server busy or full.
 const RETRY_SECONDS: &str = "30";
 
@@ -57,11 +59,14 @@ impl From<CollectError> for Refusal {
             | CollectError::Migration(_)
             | CollectError::DatabaseAddress(_)
             | CollectError::Object(_)
+            | CollectError::Bucket(_)
             | CollectError::Folder { .. }
             | CollectError::Listen { .. }
             | CollectError::NeverServed { .. }
             | CollectError::Io(_)
-            | CollectError::Damaged { .. } => {
+            | CollectError::Damaged { .. }
+            | CollectError::Table(_)
+            | CollectError::Choice(_) => {
                 // Details of the machine belong into the log only.
                 tracing::error!("{error}");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "the collector cannot reach its data")
@@ -93,19 +98,29 @@ fn add_headers(status: StatusCode, response: &mut Response) {
 
 /// A refusal as a page. A browser that is not logged in is sent to the login page.
 #[derive(Debug)]
-pub(crate) struct PageRefusal(Refusal);
+pub(crate) struct PageRefusal {
+    refusal: Refusal,
+    /// Page to which the browser returns after its login.
+    next: Option<NextPage>,
+}
+
+impl PageRefusal {
+    pub(super) fn new(refusal: Refusal, next: Option<NextPage>) -> Self {
+        Self { refusal, next }
+    }
+}
 
 impl<E: Into<Refusal>> From<E> for PageRefusal {
     fn from(refusal: E) -> Self {
-        Self(refusal.into())
+        Self::new(refusal.into(), None)
     }
 }
 
 impl IntoResponse for PageRefusal {
     fn into_response(self) -> Response {
-        let Self(refusal) = self;
+        let Self { refusal, next } = self;
         if refusal.status == StatusCode::UNAUTHORIZED {
-            return Redirect::to("/login").into_response();
+            return Redirect::to(&login_address(next.as_ref())).into_response();
         }
         let page = Html(pages::refusal(&refusal.error, refusal.hint.as_deref()));
         let mut response = (refusal.status, page).into_response();

@@ -7,12 +7,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-use super::principal::{Principal, SESSION_COOKIE, session_cookie, verify_csrf, verify_same_site};
+use super::next::NextPage;
+use super::openapi::{RunId, RunRefusals};
+use super::principal::{
+    PageClient, Principal, SESSION_COOKIE, session_cookie, verify_csrf, verify_same_site,
+};
 use super::refusal::PageRefusal;
 use super::{Refusal, Site, api};
 use crate::access::{Role, Token};
 use crate::filter::RunFilter;
-use crate::pages::{self, Reader};
+use crate::pages;
 use crate::time;
 
 /// Runs that a page can lay over each other.
@@ -22,50 +26,61 @@ const MAX_NAME_CHARS: usize = 60;
 
 type PageResult = Result<Response, PageRefusal>;
 
-fn reader(principal: &Principal) -> Reader<'_> {
-    Reader { session: principal.session() }
-}
-
 /// The list of runs: `GET /`.
 pub(super) async fn runs(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Query(query): Query<Vec<(String, String)>>,
 ) -> PageResult {
-    let principal = principal?;
-    principal.expect_viewer(&site)?;
+    client.expect_viewer(&site)?;
     let filter = api::filter(&query)?;
     let runs = site.store.catalogue.list(&filter).await?;
-    Ok(Html(pages::list(&filter, &runs, &site.url, reader(&principal))).into_response())
+    let going_on = site.live.list(time::now_us());
+    let page = pages::list((&filter, &runs), &going_on, &site.url, client.reader());
+    Ok(Html(page).into_response())
 }
 
 /// A metric of the matching runs over time: `GET /series`.
 pub(super) async fn series(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Query(query): Query<Vec<(String, String)>>,
 ) -> PageResult {
-    let principal = principal?;
-    principal.expect_viewer(&site)?;
+    client.expect_viewer(&site)?;
     let filter = RunFilter { page: 0, ..api::filter(&query)? };
     let (runs, points) = site.store.catalogue.series(&filter).await?;
-    Ok(Html(pages::series(&filter, &runs, &points, reader(&principal))).into_response())
+    Ok(Html(pages::series(&filter, &runs, &points, client.reader())).into_response())
 }
 
 /// The page of a run: `GET /runs/ID`.
 pub(super) async fn run(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Path(id): Path<String>,
 ) -> PageResult {
-    let principal = principal?;
-    principal.expect_viewer(&site)?;
+    client.expect_viewer(&site)?;
     let entry = api::entry(&site, &id).await?;
     let run = api::stored_run(&site, &entry).await?;
-    Ok(Html(pages::run(&entry, &run, reader(&principal))).into_response())
+    Ok(Html(pages::run(&entry, &run, client.reader())).into_response())
 }
 
 /// The badge of a run: `GET /runs/ID/badge.svg`.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}/badge.svg",
+    summary = "Draw the goodput of a run",
+    params(RunId),
+    responses(
+        (
+            status = 200,
+            description = "An image for other pages.",
+            body = String,
+            content_type = "image/svg+xml"
+        ),
+        RunRefusals,
+    ),
+    security(("token" = []))
+)]
 pub(super) async fn badge(
     State(site): State<Arc<Site>>,
     principal: Principal,
@@ -84,11 +99,10 @@ pub(super) async fn badge(
 /// The comparison of runs: `GET /compare?run=ID&run=ID`.
 pub(super) async fn compare(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Query(query): Query<Vec<(String, String)>>,
 ) -> PageResult {
-    let principal = principal?;
-    principal.expect_viewer(&site)?;
+    client.expect_viewer(&site)?;
     let mut ids: Vec<&str> = Vec::new();
     for (_, id) in query.iter().filter(|(key, _)| key == "run") {
         if !ids.contains(&id.as_str()) {
@@ -107,25 +121,30 @@ pub(super) async fn compare(
         runs.push(api::stored_run(&site, &entry).await?);
         entries.push(entry);
     }
-    Ok(Html(pages::comparison(&entries, &runs, reader(&principal))).into_response())
+    Ok(Html(pages::comparison(&entries, &runs, client.reader())).into_response())
 }
 
-/// Query of a login link.
+/// Query of the login page.
 #[derive(Debug, Deserialize)]
 pub(super) struct LoginQuery {
+    /// Code of a login link.
     code: Option<String>,
+    /// Page to return to.
+    next: Option<String>,
 }
 
 /// The login page: `GET /login`. Opening the link is not enough, since programs may open links.
 pub(super) async fn login_form(Query(query): Query<LoginQuery>) -> Html<String> {
-    Html(pages::login(query.code.as_deref(), None))
+    let next = query.next.as_deref().and_then(NextPage::parse);
+    Html(pages::login(query.code.as_deref(), next.as_ref().map(NextPage::as_str), None))
 }
 
-/// Form of the login page: one of both fields.
+/// Form of the login page: a code or a token.
 #[derive(Debug, Deserialize)]
 pub(super) struct LoginForm {
     code: Option<String>,
     token: Option<String>,
+    next: Option<String>,
 }
 
 /// Starts a session: `POST /login`.
@@ -149,15 +168,17 @@ pub(super) async fn login(
         }
         None => Some("This token is not valid."),
     };
+    let next = form.next.as_deref().and_then(NextPage::parse);
+    let next = next.as_ref().map(NextPage::as_str);
     if let (Some(token), None) = (&token, error) {
-        return start_session(&site, token).await;
+        return start_session(&site, token, next.unwrap_or("/")).await;
     }
-    Ok((StatusCode::FORBIDDEN, Html(pages::login(None, error))).into_response())
+    Ok((StatusCode::FORBIDDEN, Html(pages::login(None, next, error))).into_response())
 }
 
-async fn start_session(site: &Site, token: &Token) -> PageResult {
+async fn start_session(site: &Site, token: &Token, next: &str) -> PageResult {
     let secret = site.store.catalogue.create_session(token, time::now_us()).await?;
-    let mut response = Redirect::to("/").into_response();
+    let mut response = Redirect::to(next).into_response();
     set_cookie(site, &mut response, &secret, "")?;
     Ok(response)
 }
@@ -186,11 +207,11 @@ pub(super) struct SessionForm {
 /// Ends the session: `POST /logout`.
 pub(super) async fn logout(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     headers: HeaderMap,
     Form(form): Form<SessionForm>,
 ) -> PageResult {
-    if let Some(session) = principal?.session() {
+    if let Some(session) = client.session() {
         verify_csrf(session, &form.csrf)?;
         if let Some(secret) = session_cookie(&headers) {
             site.store.catalogue.end_session(secret).await?;
@@ -202,12 +223,8 @@ pub(super) async fn logout(
 }
 
 /// The page of tokens: `GET /tokens`.
-pub(super) async fn tokens(
-    State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
-) -> PageResult {
-    let principal = principal?;
-    let session = principal.expect_admin()?;
+pub(super) async fn tokens(State(site): State<Arc<Site>>, client: PageClient) -> PageResult {
+    let session = client.expect_admin()?;
     let tokens = site.store.catalogue.tokens().await?;
     Ok(Html(pages::tokens(&tokens, session, None)).into_response())
 }
@@ -223,11 +240,10 @@ pub(super) struct TokenForm {
 /// Creates a token and shows its secret once: `POST /tokens`.
 pub(super) async fn create_token(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Form(form): Form<TokenForm>,
 ) -> PageResult {
-    let principal = principal?;
-    let session = principal.expect_admin()?;
+    let session = client.expect_admin()?;
     verify_csrf(session, &form.csrf)?;
     let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
     let role: Role = form.role.parse().map_err(bad)?;
@@ -251,11 +267,10 @@ pub(super) struct RevokeForm {
 /// Revokes a token: `POST /tokens/revoke`.
 pub(super) async fn revoke_token(
     State(site): State<Arc<Site>>,
-    principal: Result<Principal, Refusal>,
+    client: PageClient,
     Form(form): Form<RevokeForm>,
 ) -> PageResult {
-    let principal = principal?;
-    let session = principal.expect_admin()?;
+    let session = client.expect_admin()?;
     verify_csrf(session, &form.csrf)?;
     site.store.catalogue.revoke_token(&form.token, time::now_us()).await?;
     Ok(Redirect::to("/tokens").into_response())

@@ -8,6 +8,7 @@ on_both_databases!(
     each_role_may_do_its_work_and_nothing_else,
     public_pages_can_be_read_without_a_token_and_changed_with_one_only,
     a_login_link_works_once,
+    a_login_leads_to_the_requested_page_of_this_site_only,
     a_revoked_token_ends_its_sessions_at_once,
     forms_of_other_sites_are_refused,
     secrets_are_not_stored,
@@ -62,6 +63,41 @@ fn a_login_link_works_once(collector: &Collector) {
     assert_eq!(again.status, 403);
     assert!(again.body.contains("used already"));
     assert_eq!(unauthenticated.post("/login", &[("token", "wrong")]).status, 403);
+}
+
+fn a_login_leads_to_the_requested_page_of_this_site_only(collector: &Collector) {
+    let site = collector.serve();
+    let (client, secret) = (site.unauthenticated(), site.token("ada", Role::Viewer));
+    let asked = client.get("/series?host=lab%203&sort=stall");
+    let login = "/login?next=%2Fseries%3Fhost%3Dlab%25203%26sort%3Dstall";
+    assert_eq!((asked.status, asked.location.as_str()), (303, login));
+    let field = "name=\"next\" value=\"/series?host=lab%203&amp;sort=stall\"";
+    assert!(client.get(login).body.contains(field));
+    let next = "/series?host=lab%203&sort=stall";
+    let refused = client.post("/login", &[("token", "wrong"), ("next", next)]);
+    assert!(refused.status == 403 && refused.body.contains(field), "{}", refused.body);
+    let reply = client.post("/login", &[("token", &secret), ("next", next)]);
+    assert_eq!((reply.status, reply.location.as_str()), (303, next));
+    // A login does not repeat a form, and the first page needs no mention.
+    let form = [("csrf", "x"), ("name", "x"), ("role", "admin")];
+    assert_eq!(client.post("/tokens", &form).location, "/login");
+    assert_eq!(client.get("/").location, "/login");
+    for (sent, encoded) in [
+        ("//example.org", "//example.org"),
+        ("///example.org", "///example.org"),
+        ("/\\example.org", "/%5Cexample.org"),
+        ("/\t/example.org", "/%09/example.org"),
+        ("/\n/example.org", "/%0A/example.org"),
+        ("https://example.org/", "https://example.org/"),
+        ("javascript:alert(1)", "javascript:alert(1)"),
+        ("example.org", "example.org"),
+        ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
+    ] {
+        let page = client.get(&format!("/login?next={encoded}"));
+        assert!(page.status == 200 && !page.body.contains("name=\"next\""), "{sent:?}");
+        let reply = client.post("/login", &[("token", &secret), ("next", sent)]);
+        assert_eq!((reply.status, reply.location.as_str()), (303, "/"), "{sent:?}");
+    }
 }
 
 fn a_revoked_token_ends_its_sessions_at_once(collector: &Collector) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use towpath_collect::Role;
 
+use crate::live::HostRun;
 use crate::site::{Collector, Database, Site, result, skip};
 use crate::webdriver::{Browser, Element, Scripts, poll};
 
@@ -24,6 +25,12 @@ if (root.scrollWidth <= innerWidth) return [];
 const wide = [...document.querySelectorAll("body *")].filter((node) =>
   node.getBoundingClientRect().right > innerWidth + 0.5 && !node.closest(".scroll, svg"));
 return [`${root.scrollWidth} px`, ...wide.slice(0, 5).map((node) => node.outerHTML.slice(0, 120))];
+"#;
+
+/// Returns the right ends of all buttons of the table of tokens, in CSS pixels.
+const BUTTON_ENDS: &str = r#"
+const buttons = [...document.querySelectorAll(".tokens button")];
+return buttons.map((button) => button.getBoundingClientRect().right);
 "#;
 
 /// Returns the text nodes whose contrast with their background is too low.
@@ -191,15 +198,19 @@ fn walk(scripts: Scripts) -> Result<(), String> {
     admin.log_in(Role::Admin);
     assert_eq!(admin.count(".runs tbody tr"), 20);
     filter(&admin);
+    open_series(&admin);
     open_run(&admin, scripts);
     compare(&admin);
+    watch(&admin);
 
     let secret = site.token("second reader", Role::Viewer);
     let viewer = Tour::start(&site, scripts)?;
-    viewer.open("/");
-    viewer.arrive("/login");
+    viewer.open("/series?host=lab3");
+    viewer.arrive("/login?next=%2Fseries");
     viewer.browser.find("#token").type_text(&secret);
     viewer.click("main form button");
+    viewer.arrive("/series?host=lab3");
+    viewer.browser.find_link("Runs").click();
     viewer.arrive("/");
     assert!(viewer.count("a[href='/tokens']") == 0, "only an administrator manages tokens");
 
@@ -230,6 +241,15 @@ fn filter(tour: &Tour<'_>) {
     assert_eq!(tour.browser.find(".chips a").text(), "transport mptcp ×");
 }
 
+/// Follows the link from the filtered list to its series, and goes back.
+fn open_series(tour: &Tour<'_>) {
+    tour.browser.find_link("over time").click();
+    tour.arrive("/series?transport=mptcp");
+    assert_eq!(tour.count("svg.series circle"), 5, "a dot for each run");
+    assert_eq!(tour.browser.find(".chips a").text(), "transport mptcp ×");
+    tour.go_back("/?transport=mptcp");
+}
+
 /// Opens the first run of the list, and goes back.
 fn open_run(tour: &Tour<'_>, scripts: Scripts) {
     tour.click(".runs tbody a");
@@ -252,6 +272,40 @@ fn compare(tour: &Tour<'_>) {
     assert!(tour.count("svg.plot path") > 0, "no charts");
 }
 
+/// Follows a run that is going on, until the page shows its result.
+fn watch(tour: &Tour<'_>) {
+    let uploader = tour.site.client(&tour.site.token("live host", Role::Uploader));
+    let run = HostRun::begin(100, |_| {});
+    let part = run.count() / 3;
+    assert_eq!(run.send(&uploader, 0..part).status, 204);
+    tour.browser.find_link("Runs").click();
+    tour.arrive("/");
+    tour.click("section.notice a[href^='/live/']");
+    tour.arrive("/live/");
+    // Each event replaces the text, and a page without scripts loads itself again.
+    let progress = || {
+        let texts = tour.browser.find_all("#live [role='status']");
+        let text = texts.first().and_then(Element::try_text);
+        text.ok_or_else(|| "the page has no progress".to_owned())
+    };
+    let first = poll(progress);
+    assert!(first.contains(" of 10 s"), "{first}");
+    assert!(tour.count("#live svg.plot path") > 0, "no charts");
+    assert_eq!(run.send(&uploader, part..run.count()).status, 204);
+    poll(|| match progress()? {
+        text if text == first => Err(format!("the page still shows {text}")),
+        _ => Ok(()),
+    });
+    let stored = run.finish(&uploader);
+    poll(|| tour.verify_url(&format!("/runs/{stored}")));
+    assert!(tour.count("svg.plot path") > 0, "no charts");
+    assert_eq!(tour.browser.complaints(), [""; 0]);
+    for request in tour.browser.requests() {
+        let is_own = request.starts_with(&format!("{}/", tour.site.url));
+        assert!(is_own || request.starts_with("data:"), "{request}");
+    }
+}
+
 #[test]
 fn every_page_fits_narrow_and_wide_windows() {
     if let Err(reason) = verify_all_pages() {
@@ -264,7 +318,7 @@ fn verify_all_pages() -> Result<(), String> {
     let site = collector.serve();
     let tour = Tour::start(&site, Scripts::On)?;
     let mut defects = Vec::new();
-    tour.open("/login");
+    tour.open("/tokens");
     verify_page("login", &tour.browser, &mut defects);
     tour.log_in(Role::Admin);
     verify_page("list-empty", &tour.browser, &mut defects);
@@ -286,9 +340,19 @@ fn verify_all_pages() -> Result<(), String> {
     let run = |index: usize| list["runs"][index]["id"].as_str().unwrap().to_owned();
     tour.open(&format!("/runs/{}", run(0)));
     verify_page("run", &tour.browser, &mut defects);
+    tour.open("/series?transport=mptcp");
+    assert!(tour.count("svg.series circle") > 0, "no chart");
+    verify_page("series", &tour.browser, &mut defects);
+    assert_eq!(tour.browser.complaints(), [""; 0], "a page before the badge");
+    tour.open(&format!("/runs/{}/badge.svg", run(0)));
+    assert_eq!(tour.count("svg text"), 2, "the badge has a label and a value");
+    assert_eq!(tour.browser.complaints(), [""; 0], "the badge");
     let query: Vec<String> = (0..4).map(|index| format!("run={}", run(index))).collect();
     tour.open(&format!("/compare?{}", query.join("&")));
     verify_page("compare", &tour.browser, &mut defects);
+    tour.open("/api");
+    verify_page("api", &tour.browser, &mut defects);
+    verify_live_pages(&tour, &mut defects);
     tour.open("/compare");
     verify_page("error", &tour.browser, &mut defects);
     tour.open("/tokens");
@@ -297,6 +361,13 @@ fn verify_all_pages() -> Result<(), String> {
     tour.click("main form.inline button");
     tour.browser.find("[role='status']");
     verify_page("tokens", &tour.browser, &mut defects);
+    tour.browser.emulate(WIDTHS[0], false);
+    let ends = tour.browser.run(BUTTON_ENDS);
+    let ends = ends.as_array().unwrap();
+    assert!(!ends.is_empty(), "no token can be revoked");
+    for end in ends {
+        assert!(end.as_f64().unwrap() <= f64::from(WIDTHS[0]), "Revoke is outside: {end} px");
+    }
     tour.open("/login");
     tour.browser.find("#token").type_text("wrong");
     tour.click("main form button");
@@ -304,6 +375,18 @@ fn verify_all_pages() -> Result<(), String> {
     verify_page("login-refused", &tour.browser, &mut defects);
     assert!(defects.is_empty(), "{}", defects.join("\n"));
     Ok(())
+}
+
+/// Checks the list and the page of a run that is going on.
+fn verify_live_pages(tour: &Tour<'_>, defects: &mut Vec<String>) {
+    let host = tour.site.client(&tour.site.token("host", Role::Uploader));
+    let live = HostRun::begin(100, |_| {});
+    assert_eq!(live.send(&host, 0..live.count() / 2).status, 204);
+    tour.open("/");
+    verify_page("list-live", &tour.browser, defects);
+    tour.open(&format!("/live/{}", live.id));
+    verify_page("live", &tour.browser, defects);
+    live.finish(&host);
 }
 
 /// Checks the page that the browser shows, in all widths and colour schemes.

@@ -7,10 +7,16 @@
 )]
 
 mod access;
+mod api;
 mod browser;
+mod folder;
+mod lists;
+mod live;
 mod maintenance;
 mod pages;
 mod postgres;
+mod s3;
 mod site;
+mod tables;
 mod uploads;
 mod webdriver;

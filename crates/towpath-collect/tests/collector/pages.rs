@@ -7,6 +7,9 @@ use crate::site::{Collector, RESULT, Site, edited_result, on_both_databases, res
 on_both_databases!(
     filters_counts_and_pages_agree,
     a_page_works_without_scripts_and_offers_the_next_step,
+    a_query_without_a_match_keeps_all_choices,
+    a_condition_of_an_empty_value_is_not_that_of_a_name,
+    errors_do_not_ask_to_log_in_again,
     two_to_eight_runs_can_be_compared,
     the_health_page_needs_no_token,
     a_series_marks_a_change_of_the_goodput,
@@ -74,6 +77,49 @@ fn a_page_works_without_scripts_and_offers_the_next_step(collector: &Collector) 
     assert!(!list.contains("<script"), "lists need no script");
     assert_eq!(list.matches("name=\"run\"").count(), 2);
     assert!(browser.get("/nowhere").status == 404 && browser.get("/runs/x").status == 404);
+}
+
+fn a_query_without_a_match_keeps_all_choices(collector: &Collector) {
+    let site = collector.serve();
+    fill(&site, 8);
+    let viewer = site.client(&site.token("reader", Role::Viewer));
+    for query in ["host=elsewhere", "since=2031-01-01", "since=2026-10-02&until=2026-10-01"] {
+        let list = viewer.get(&format!("/?{query}")).body;
+        assert!(list.contains("No run matches"), "{query}");
+        let mut values = vec![("transport", "tcp"), ("transport", "mpquic"), ("host", "host1")];
+        if query.starts_with("host") {
+            values.push(("host", "elsewhere"));
+        }
+        for (facet, value) in values {
+            let field = format!("name=\"{facet}\" value=\"{value}\"");
+            assert!(list.contains(&field), "{query}: {field}");
+        }
+    }
+}
+
+fn a_condition_of_an_empty_value_is_not_that_of_a_name(collector: &Collector) {
+    let site = collector.serve();
+    let uploader = site.client(&site.token("lab", Role::Uploader));
+    for (seed, host) in [(1, ""), (2, "none")] {
+        let result = result(seed, |_| {});
+        assert_eq!(uploader.upload_with(&result, &[("towpath-host", host)]).status, 201);
+    }
+    let viewer = site.client(&site.token("reader", Role::Viewer));
+    let [without, named] = ["-", "none"].map(|host| viewer.get(&format!("/?host={host}")).body);
+    assert!(without.contains(">without host ×<") && !without.contains(">host none ×<"));
+    assert!(named.contains(">host none ×<") && named.contains(" (none) <small>"), "{named}");
+    for list in [without, named] {
+        assert_eq!(list.matches("name=\"run\"").count(), 1);
+    }
+}
+
+fn errors_do_not_ask_to_log_in_again(collector: &Collector) {
+    let site = collector.serve();
+    let browser = site.browser(Role::Viewer);
+    for path in ["/nowhere", "/compare", "/tokens", "/runs/x", "/?colour=red", "/login"] {
+        let page = browser.get(path).body;
+        assert!(page.contains("href=\"/\"") && !page.contains("href=\"/login\""), "{page}");
+    }
 }
 
 fn two_to_eight_runs_can_be_compared(collector: &Collector) {

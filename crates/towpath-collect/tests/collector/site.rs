@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
 use tokio::sync::oneshot;
-use towpath_collect::{Role, ServerConfig, Store, StoreConfig, run_to_end, serve};
+use towpath_collect::{BucketConfig, Role, ServerConfig, Store, StoreConfig, run_to_end, serve};
 use towpath_result::upload::content_hash;
 
 /// A result of the first format version.
@@ -87,6 +87,7 @@ pub(crate) fn skip(reason: &str) {
 pub(crate) struct Collector {
     folder: TestFolder,
     database: Option<String>,
+    objects: Option<BucketConfig>,
 }
 
 impl Collector {
@@ -96,7 +97,12 @@ impl Collector {
             Database::Sqlite => None,
             Database::Postgres => Some(crate::postgres::database()?),
         };
-        Ok(Self { folder: TestFolder::create(), database })
+        Ok(Self { folder: TestFolder::create(), database, objects: None })
+    }
+
+    /// Creates empty data whose records are in a bucket.
+    pub(crate) fn in_bucket(objects: BucketConfig) -> Self {
+        Self { folder: TestFolder::create(), database: None, objects: Some(objects) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -105,7 +111,11 @@ impl Collector {
 
     /// Returns the places of the data, for commands on the collector's host.
     pub(crate) fn config(&self) -> StoreConfig {
-        StoreConfig { dir: self.path().to_owned(), database: self.database.clone() }
+        StoreConfig {
+            dir: self.path().to_owned(),
+            database: self.database.clone(),
+            objects: self.objects.clone(),
+        }
     }
 
     pub(crate) fn serve(&self) -> Site {
@@ -128,8 +138,7 @@ pub(crate) struct Site {
 
 impl Site {
     fn start(collector: &Collector, public_read: bool) -> Self {
-        let config =
-            StoreConfig { dir: collector.path().to_owned(), database: collector.database.clone() };
+        let config = collector.config();
         let (shutdown, ended) = oneshot::channel::<()>();
         let (ready, url) = mpsc::channel();
         let store_config = config.clone();
@@ -203,6 +212,7 @@ pub(crate) struct Reply {
     pub(crate) cookie: String,
     pub(crate) location: String,
     pub(crate) policy: String,
+    pub(crate) content_type: String,
 }
 
 impl Reply {
@@ -214,7 +224,7 @@ impl Reply {
 /// Client with the headers that identify it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    url: String,
+    pub(crate) url: String,
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
@@ -231,6 +241,15 @@ impl Client {
         reply(request.call())
     }
 
+    /// Returns the body of a reply that is not text.
+    pub(crate) fn get_bytes(&self, path: &str) -> Vec<u8> {
+        let mut request = Self::agent().get(format!("{}{path}", self.url));
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        request.call().unwrap().body_mut().read_to_vec().unwrap()
+    }
+
     pub(crate) fn post(&self, path: &str, form: &[(&str, &str)]) -> Reply {
         let mut request = Self::agent().post(format!("{}{path}", self.url));
         for (name, value) in &self.headers {
@@ -241,6 +260,18 @@ impl Client {
 
     pub(crate) fn put(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let mut request = Self::agent().put(format!("{}{path}", self.url));
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        reply(request.send(body))
+    }
+
+    /// Sends a body that is not a form.
+    pub(crate) fn post_body(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        let mut request = Self::agent().post(format!("{}{path}", self.url));
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
@@ -275,11 +306,11 @@ fn reply(outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Repl
         value.map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
     };
     let (cookie, location) = (header("set-cookie"), header("location"));
-    let policy = header("content-security-policy");
+    let (policy, content_type) = (header("content-security-policy"), header("content-type"));
     let status = response.status().as_u16();
     let body = response.body_mut().read_to_vec().unwrap();
     let body = String::from_utf8_lossy(&body).into_owned();
-    Reply { status, body, cookie, location, policy }
+    Reply { status, body, cookie, location, policy, content_type }
 }
 
 /// Returns a result that differs from all others by its seed, changed by `edit`.

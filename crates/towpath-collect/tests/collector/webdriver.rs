@@ -297,6 +297,12 @@ impl<'a> Element<'a> {
         self.text_of("text")
     }
 
+    /// Returns the text; `None` if the page has replaced the element meanwhile.
+    pub(crate) fn try_text(&self) -> Option<String> {
+        let text = self.browser.read(&format!("/element/{}/text", self.id)).ok()?;
+        text.as_str().map(str::to_owned)
+    }
+
     /// Returns the accessible name that assistive software announces.
     pub(crate) fn accessible_name(&self) -> String {
         self.text_of("computedlabel")

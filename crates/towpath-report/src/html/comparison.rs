@@ -34,7 +34,7 @@ pub(crate) fn comparison(compared: &Comparison<'_>, site: Option<SiteFrame<'_>>)
             "<section id=\"series\"><h2>Over time</h2><p class=\"about\">By subflow, all on the \
              same axes.</p>",
         );
-        page.event_legend(&panel);
+        super::write_event_legend(&mut page.out, &panel);
         page.panel(&panel);
         page.out.push_str("</section>");
     }

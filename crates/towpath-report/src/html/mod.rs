@@ -16,6 +16,7 @@ mod run;
 mod sequence;
 mod stack;
 mod summary;
+mod unfinished;
 mod video;
 
 use std::fmt::Write as _;
@@ -33,6 +34,7 @@ pub(crate) use sequence::mark_values as sequence_lines;
 use towpath_result::format::number;
 use towpath_result::format::text::{capital, clean, cut};
 use towpath_result::store::StoredRun;
+pub use unfinished::unfinished_run;
 
 /// Maximum number of runs with charts each; beyond that, only each group's first repetition has
 /// some.
@@ -105,7 +107,7 @@ impl<'a> HtmlPage<'a> {
     fn comparison(&mut self, groups: &[RunGroup<'_>]) {
         let Some(panel) = panel::comparison(groups, &self.style) else { return };
         self.out.push_str("<section id=\"comparison\"><h2>Comparison</h2>");
-        self.event_legend(&panel);
+        write_event_legend(&mut self.out, &panel);
         self.panel(&panel);
         delay::distributions(&mut self.out, groups);
         self.out.push_str("</section>");
@@ -133,7 +135,7 @@ impl<'a> HtmlPage<'a> {
             if panel.charts.is_empty() {
                 self.out.push_str("<p class=\"none\">The result contains no time series.</p>");
             } else {
-                self.event_legend(&panel);
+                write_event_legend(&mut self.out, &panel);
                 self.panel(&panel);
             }
             delay::distribution(&mut self.out, run);
@@ -166,24 +168,6 @@ impl<'a> HtmlPage<'a> {
         self.panels.push(numbers);
     }
 
-    /// Writes the meaning of the letters in the charts.
-    fn event_legend(&mut self, panel: &ChartPanel) {
-        if panel.axis.marks.is_empty() {
-            return;
-        }
-        self.out.push_str("<ol class=\"events\">");
-        for mark in &panel.axis.marks {
-            let _ = write!(
-                self.out,
-                "<li><b>{}</b> <span>{}</span> {}</li>",
-                mark.letter,
-                number::short_moment(mark.at_s),
-                esc(&mark.text)
-            );
-        }
-        self.out.push_str("</ol>");
-    }
-
     fn foot(&mut self, runs: &[StoredRun]) {
         let mut versions: Vec<&str> = runs.iter().map(|run| run.meta.towpath.as_str()).collect();
         versions.sort_unstable();
@@ -200,11 +184,31 @@ impl<'a> HtmlPage<'a> {
     }
 }
 
+/// Writes the meaning of the letters in the charts.
+fn write_event_legend(out: &mut String, panel: &ChartPanel) {
+    if panel.axis.marks.is_empty() {
+        return;
+    }
+    out.push_str("<ol class=\"events\">");
+    for mark in &panel.axis.marks {
+        let _ = write!(
+            out,
+            "<li><b>{}</b> <span>{}</span> {}</li>",
+            mark.letter,
+            number::short_moment(mark.at_s),
+            esc(&mark.text)
+        );
+    }
+    out.push_str("</ol>");
+}
+
 /// Returns a page of a site without a report, in the same style; `main` is its markup, in which all
 /// texts from outside are escaped.
 pub fn site_page(title: &str, main: &str, site: &SiteFrame<'_>) -> String {
-    let head = page::head_in(title, STYLE, None, Some(site));
-    format!("{head}<main>{main}</main></body></html>\n")
+    let script = site.live.map(|live| live.script);
+    let head = page::head_in(title, STYLE, script, Some(site));
+    let script = script.map(|script| format!("<script>{script}</script>")).unwrap_or_default();
+    format!("{head}<main>{main}</main>{script}</body></html>\n")
 }
 
 /// Serialises JSON such that it cannot end its script element.

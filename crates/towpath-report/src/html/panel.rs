@@ -283,6 +283,23 @@ pub(super) fn run_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
     panel
 }
 
+/// Returns the charts of goodput by subflow.
+pub(super) fn goodput_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
+    let grid = Grid::of(&[run]);
+    let mut panel = ChartPanel::new(axis(run, &grid));
+    let directions = series::directions(run);
+    for &data_direction in &directions {
+        let suffix = if directions.len() > 1 {
+            format!(", {}", direction(data_direction))
+        } else {
+            String::new()
+        };
+        panel.charts.push(goodput(run, &grid, data_direction, style, &suffix));
+        panel.stalls.push(series::stalls(run, data_direction));
+    }
+    panel
+}
+
 /// Returns the capacity accounting charts of each link.
 pub(super) fn account_panel(run: &StoredRun) -> ChartPanel {
     let grid = Grid::of(&[run]);

@@ -32,6 +32,7 @@ enum CollectCommand {
     Backup(BackupArguments),
     Restore(RestoreArguments),
     Purge(PurgeArguments),
+    Export(ExportArguments),
     Diff(diff::DiffArguments),
     /// Create, list or revoke the tokens that allow access
     Token {
@@ -50,6 +51,10 @@ struct StoreArguments {
     /// `postgres://towpath@localhost/towpath` [default: SQLite in the folder]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
+    /// S3-compatible storage for the records, with keys from the environment, such as
+    /// `s3://BUCKET/PREFIX` [default: files in the folder]
+    #[arg(long, value_name = "URL")]
+    objects: Option<String>,
 }
 
 /// Serve the collector's pages and receive uploads
@@ -121,6 +126,25 @@ struct PurgeArguments {
     /// Print the number of runs, and remove none
     #[arg(long)]
     dry_run: bool,
+}
+
+/// Write runs as tables for other programs
+///
+/// Each table is one file: `runs.parquet` has a row for each run; the others, such as
+/// `subflows.parquet`, have the records of all runs, with the run's identifier in each row.
+#[derive(Debug, Args)]
+struct ExportArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Folder for the tables, in the format Apache Parquet
+    #[arg(long, value_name = "DIR")]
+    parquet: PathBuf,
+    /// Runs to export, as in a page's address: `transport=mptcp&since=2026-11-01` [default: all]
+    #[arg(long, value_name = "QUERY", default_value = "", hide_default_value = true)]
+    query: String,
+    /// Tables to write: `runs`, or a table of `towpath report --csv` [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    tables: Vec<String>,
 }
 
 /// Reads an age in days or hours.

@@ -6,17 +6,17 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use towpath_collect::{
-    CollectError, MaintenanceReport, Role, ServerConfig, Store, StoreConfig, interrupt, run_to_end,
-    serve,
+    BucketConfig, CollectError, MaintenanceReport, Role, ServerConfig, Store, StoreConfig,
+    interrupt, run_to_end, serve,
 };
 use towpath_os::clock::unix_us;
 use towpath_os::files::{Dir, ReadAccess};
 use towpath_result::{Warning, format};
 
 use super::{
-    BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ListTokensArguments,
-    LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments, ServeArguments,
-    StoreArguments, TokenCommand, TokenRole,
+    BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ExportArguments,
+    ListTokensArguments, LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments,
+    ServeArguments, StoreArguments, TokenCommand, TokenRole,
 };
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -32,6 +32,7 @@ pub(super) fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<Ex
         CollectCommand::Restore(arguments) => restore(arguments, ui)?,
         CollectCommand::Diff(_) => {} // does not concern this host
         CollectCommand::Purge(arguments) => purge(arguments, ui)?,
+        CollectCommand::Export(arguments) => export(arguments, ui)?,
         CollectCommand::Token { command } => match command {
             TokenCommand::Create(arguments) => create_token(arguments, ui)?,
             TokenCommand::List(arguments) => list_tokens(arguments, ui)?,
@@ -191,13 +192,27 @@ fn purge(arguments: &PurgeArguments, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
+fn export(arguments: &ExportArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let report = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.export(&arguments.parquet, &arguments.query, &arguments.tables).await
+    })?;
+    let runs = format::count(report.runs, "run");
+    writeln!(ui.out, "exported {runs} to {}", arguments.parquet.display())?;
+    Ok(())
+}
+
 /// Formats an amount of runs: `3 runs, 1.2 MB`.
 fn amount(report: MaintenanceReport) -> String {
     format!("{}, {}", format::count(report.runs, "run"), format::bytes(report.bytes))
 }
 
 fn store_config(arguments: &StoreArguments) -> StoreConfig {
-    StoreConfig { dir: arguments.dir.clone(), database: arguments.database.clone() }
+    StoreConfig {
+        dir: arguments.dir.clone(),
+        database: arguments.database.clone(),
+        objects: arguments.objects.as_deref().map(BucketConfig::from_env),
+    }
 }
 
 fn role(choice: TokenRole) -> Role {

@@ -43,7 +43,7 @@ pub(super) fn measure(
             let session = first_session.unwrap_or_else(|| MobileSession::new(&request.scenario));
             requests.push(MeasureRequest { session: Some(session), ..request });
         }
-        for run in measure_in_parallel(arguments, &requests, folder, ui) {
+        for run in measure_in_parallel(arguments, &requests, (folder, uploader), ui) {
             match run {
                 Ok(run) => runs.push(run),
                 Err(_) if interrupt::is_interrupted() => {}
@@ -67,7 +67,7 @@ pub(super) fn measure(
 fn measure_in_parallel(
     arguments: &MeasureArguments,
     requests: &[MeasureRequest],
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     ui: &mut Ui,
 ) -> Vec<Result<StoredRun, CliError>> {
     thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn measure_in_parallel(
             .map(|request| {
                 let lines = lines.clone();
                 scope.spawn(move || {
-                    measure_once(arguments, request, folder, &mut |message| {
+                    measure_once(arguments, request, (folder, uploader), &mut |message| {
                         let _ = lines.send(message); // the receiver may be gone
                     })
                 })

@@ -50,7 +50,7 @@ fn measure_all(
     prepare(arguments, &transports, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
-    let mut runs = Vec::new();
+    let (mut runs, place) = (Vec::new(), (&folder, uploader));
     let make_request = |scenario: &Scenario, transport, repeat, run_order| {
         Ok::<_, CliError>(MeasureRequest {
             name: server.host.clone(),
@@ -76,7 +76,7 @@ fn measure_all(
         let scenario_for = |index: usize| if index == 0 { &scenario } else { &without_udping };
         let make_request =
             |index, transport, repeat| make_request(scenario_for(index), transport, repeat, None);
-        return mobile::measure(arguments, (&transports, &make_request), (&folder, uploader), ui);
+        return mobile::measure(arguments, (&transports, &make_request), place, ui);
     }
     let schedule = order::run_order(&transports, arguments.repeat, arguments.order, arguments.seed);
     for (repeat, transport, run_order) in &schedule {
@@ -87,7 +87,7 @@ fn measure_all(
             break;
         }
         let request = make_request(&scenario, *transport, *repeat, Some(*run_order))?;
-        match measure_once(arguments, &request, &folder, &mut |lines| ui.progress_lines(lines)) {
+        match measure_once(arguments, &request, place, &mut |lines| ui.progress_lines(lines)) {
             Ok(run) => runs.push(run),
             // After an interrupt, the error needs no message.
             Err(_) if interrupt::is_interrupted() => break,
@@ -103,7 +103,7 @@ fn measure_all(
         folder.remove_if_empty();
         return Ok(ExitCode::from(130));
     }
-    conclude(arguments, (&runs, schedule.len()), (&folder, uploader), ui)
+    conclude(arguments, (&runs, schedule.len()), place, ui)
 }
 
 /// Requests real-time priority, and warns if the kernel refuses it.
@@ -262,7 +262,7 @@ fn test_plan(
 fn measure_once(
     arguments: &MeasureArguments,
     request: &MeasureRequest,
-    folder: &ResultFolder,
+    (folder, uploader): (&ResultFolder, Option<&Uploader>),
     say: &mut (dyn FnMut(Vec<String>) + Send),
 ) -> Result<StoredRun, CliError> {
     let transport = request.plan.transport;
@@ -276,6 +276,7 @@ fn measure_once(
     let mut live = IntervalPrinter::every(arguments.interval, transport);
     let mut file: Option<ResultFile<'_>> = None;
     let mut first_error = None;
+    let mut live_feed = uploader.map(Uploader::live_feed);
     let records = live::measure(request, &mut |record| {
         let mut store = || -> Result<(), CliError> {
             let file = match &mut file {
@@ -292,6 +293,9 @@ fn measure_once(
             && !arguments.quiet
         {
             say(vec![format!("server certificate {fingerprint}")]);
+        }
+        if let Some(page) = live_feed.as_mut().and_then(|feed| feed.push(record)) {
+            say(vec![format!("live: {page}")]);
         }
         if let Some(lines) = live.push(record).filter(|_| !arguments.quiet) {
             say(split_lines(&lines));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use towpath_result::format::text::{clean, cut};
 use towpath_result::upload::{
-    ErrorReply, HOST_HEADER, RESULT_MEDIA_TYPE, SIZE_HEADER, TIME_HEADER, UploadReply,
+    ErrorReply, FIRST_HEADER, HOST_HEADER, LIVE_MEDIA_TYPE, RESULT_MEDIA_TYPE, SIZE_HEADER,
+    TIME_HEADER, UploadReply,
 };
 use ureq::Agent;
 use ureq::http::{HeaderMap, Response, StatusCode, header};
@@ -18,6 +19,8 @@ use crate::error::describe_error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time for a request with records of a run that is going on.
+const LIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum size of a reply's body in bytes.
 const MAX_REPLY_BYTES: u64 = 64_000;
 /// Size in bytes from which the collector may refuse a result before it is sent.
@@ -68,8 +71,19 @@ pub(super) enum PutOutcome {
     Failed { reason: String, retry_after: Option<Duration> },
 }
 
+/// Outcome of a request with records of a run that is going on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PostOutcome {
+    /// The collector shows the records.
+    Accepted,
+    /// The collector does not want records of this run.
+    Refused,
+    /// A later request may succeed.
+    Failed,
+}
+
 /// Client of one collector.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Client {
     agent: Agent,
     token: Token,
@@ -132,6 +146,36 @@ impl Client {
             Ok(response) => self.interpret(hash, response),
             Err(error) => self.failure(&error),
         }
+    }
+
+    /// Sends records of a run that is going on. `text` begins with its conditions.
+    pub(super) fn post_live(
+        &self,
+        (id, host): (&str, &str),
+        first: u64,
+        text: &str,
+    ) -> PostOutcome {
+        let request = self
+            .agent
+            .post(self.url.live(id))
+            .config()
+            .timeout_global(Some(LIVE_TIMEOUT))
+            .build()
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.token.0))
+            .header(header::CONTENT_TYPE, LIVE_MEDIA_TYPE)
+            .header(FIRST_HEADER, first.to_string())
+            .header(HOST_HEADER, host);
+        match request.send(text) {
+            Ok(response) if response.status().is_success() => PostOutcome::Accepted,
+            Ok(response) if response.status().is_server_error() => PostOutcome::Failed,
+            Ok(_) => PostOutcome::Refused,
+            Err(_) => PostOutcome::Failed,
+        }
+    }
+
+    /// Returns the address of the page of a run that is going on.
+    pub(super) fn live_page(&self, id: &str) -> String {
+        format!("{}/live/{id}", self.url)
     }
 
     fn interpret(&self, hash: &str, response: Response<ureq::Body>) -> PutOutcome {

@@ -9,6 +9,7 @@ mod content;
 mod fetch;
 #[cfg(test)]
 mod fixtures;
+mod live;
 mod send;
 mod spool;
 mod url;
@@ -31,6 +32,7 @@ use towpath_study::runs::StudyRun;
 use ureq::tls::RootCerts;
 
 pub(crate) use fetch::fetch_run;
+pub(crate) use live::LiveFeed;
 pub(crate) use verb::{UploadVerbArguments, upload};
 
 use crate::error::{CliError, describe_error};
@@ -118,6 +120,11 @@ impl Uploader {
         let queue = open().map_err(|source| spool_error(spool.root(), source))?;
         let command = command(&url, arguments, root);
         Ok(Self { client: Client::new(url, token, roots), queue, host, command })
+    }
+
+    /// Returns a sender for the records of one run that begins.
+    pub(crate) fn live_feed(&self) -> LiveFeed {
+        LiveFeed::new(self.client.clone(), self.host.clone())
     }
 
     /// Queues a result file. Returns the reason if it cannot be uploaded.

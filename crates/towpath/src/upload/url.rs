@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use towpath_result::upload::RUNS_PATH;
+use towpath_result::upload::{LIVE_PATH, RUNS_PATH};
 use ureq::http::Uri;
 
 use crate::error::CliError;
@@ -58,6 +58,11 @@ impl CollectorUrl {
     /// Returns the address of the run with this content hash.
     pub(super) fn run(&self, hash: &str) -> String {
         format!("{}{RUNS_PATH}/{hash}", self.text)
+    }
+
+    /// Returns the address for records of a run that is going on.
+    pub(super) fn live(&self, id: &str) -> String {
+        format!("{}{LIVE_PATH}/{id}", self.text)
     }
 
     pub(super) fn as_str(&self) -> &str {

@@ -1,6 +1,6 @@
 //! Commands around a collector: uploads of every kind of run, `diff`, `purge`, and their errors.
 
-use crate::program::{Running, TestDir, wait_for};
+use crate::program::{Running, TestDir, acquire_emulator, wait_for};
 
 /// Starts a collector on a port that the kernel chooses; returns its address.
 fn serve(folder: &TestDir) -> (Running, String) {
@@ -47,6 +47,44 @@ fn two_runs_differ_and_a_limit_for_the_change_fails() {
     assert!(unknown.code == Some(2) && unknown.err.contains("no run `0123`"), "{unknown}");
     let purge = folder.run(&["collect", "purge", "--dir", "data", "--older-than", "0h"]);
     assert!(purge.out.starts_with("removed 2 runs"), "{purge}");
+}
+
+/// Returns the status, the target of a redirect and the body of a page.
+fn get(url: &str) -> (u16, String, String) {
+    let config = ureq::Agent::config_builder().proxy(None).max_redirects(0);
+    let agent = ureq::Agent::from(config.http_status_as_error(false).build());
+    let mut reply = agent.get(url).call().unwrap();
+    let target = reply.headers().get("location").map(|target| target.to_str().unwrap().to_owned());
+    let body = reply.body_mut().read_to_string().unwrap();
+    (reply.status().as_u16(), target.unwrap_or_default(), body)
+}
+
+#[test]
+fn the_collector_shows_an_emulated_run_while_it_goes_on() {
+    let Some(_permit) = acquire_emulator() else { return };
+    let folder = TestDir::new();
+    let (_server, url) = serve(&folder);
+    let token = ["collect", "token", "create", "--dir", "data", "--role", "uploader"];
+    let created = folder.run(&[&token[..], &["--name", "lab3", "--out", "token"]].concat());
+    assert_eq!(created.code, Some(0), "{created}");
+    let run = ["run", "two-links", "--world", "emu", "-T", "mptcp", "-o", "out"];
+    let change = ["--set", "flows.0.duration=6s", "--to", &url, "--token-file", "token"];
+    let run = folder.start(&mut folder.towpath(&[&run[..], &change[..]].concat()));
+    let id = wait_for("a run that is going on", || {
+        let list: serde_json::Value =
+            serde_json::from_str(&get(&format!("{url}/api/v1/live")).2).unwrap();
+        Some(list["runs"].as_array()?.first()?["id"].as_str()?.to_owned())
+    });
+    let page = format!("{url}/live/{id}");
+    wait_for("a chart of two subflows", || {
+        let (_, _, body) = get(&page);
+        (body.matches("<li class=\"p").count() >= 2).then_some(())
+    });
+    let run = run.wait();
+    assert!(run.err.contains(&format!("live: {page}")), "{run}");
+    let (status, target, _) = get(&page);
+    assert_eq!(status, 303, "the page leads to the result: {run}");
+    assert!(run.err.contains(&format!("uploaded: {url}{target}")), "{run}");
 }
 
 #[test]

@@ -1,24 +1,30 @@
-//! Tables and series of a result as CSV (RFC 4180), by name. Each record is a line, and columns
-//! are named after the result's fields.
+//! Tables of a result for other programs, as CSV (RFC 4180) or Apache Parquet.
 //!
-//! Records are written as they are stored, so a new field of a record becomes a column.
+//! Records are written as they are stored, so a new field of a record becomes a column. Columns
+//! are named after the result's fields.
+
+mod columns;
+mod csv;
+mod parquet;
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
 use towpath_result::Record;
-use towpath_result::format::text::clean;
 use towpath_result::store::StoredRun;
 
 use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
 
-/// Name of a table that can be written as CSV.
+pub use columns::{Column, ColumnKind, columns_of};
+pub use csv::csv;
+pub use parquet::{ParquetTable, ParquetWriter, TableError};
+
+/// Table of a result, by the records or totals that it contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CsvTable {
+pub enum ResultTable {
     /// Metrics of each flow and direction.
     Flows,
     /// Totals of each subflow.
@@ -55,7 +61,7 @@ pub enum CsvTable {
     Interfaces,
 }
 
-impl CsvTable {
+impl ResultTable {
     /// All tables, in the order of the documentation.
     pub const ALL: [Self; 17] = [
         Self::Flows,
@@ -104,10 +110,40 @@ impl CsvTable {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
+
+    /// Returns true if the table's columns are the same for all runs, so that it can be written as
+    /// Parquet.
+    pub fn has_fixed_columns(self) -> bool {
+        !matches!(self, Self::Shares | Self::Sequence)
+    }
+
+    /// Returns true if the table has a row in a result.
+    pub fn is_in(self, run: &StoredRun) -> bool {
+        let summary = run.summary.as_ref();
+        match self {
+            Self::Flows => summary.is_some_and(|summary| !summary.flows.is_empty()),
+            Self::SubflowTotals => summary.is_some_and(|summary| !summary.subflows.is_empty()),
+            Self::Paths => summary.is_some_and(|summary| !summary.paths.is_empty()),
+            Self::Recoveries
+            | Self::Latency
+            | Self::Expectations
+            | Self::Shares
+            | Self::Sequence => !lines(run, self).is_empty(),
+            Self::Intervals
+            | Self::Subflows
+            | Self::Links
+            | Self::Events
+            | Self::Messages
+            | Self::Probes
+            | Self::Datagrams
+            | Self::Counters
+            | Self::Interfaces => {
+                run.records.iter().any(|record| record_value(record, self).is_some())
+            }
+        }
+    }
 }
 
-/// Columns that identify the run of a line.
-const RUN_COLUMNS: [&str; 5] = ["file", "world", "transport", "repeat", "seed"];
 /// Columns that come first where there are any; the others follow by name.
 const LEADING_COLUMNS: [&str; 14] = [
     "t_ns",
@@ -126,57 +162,36 @@ const LEADING_COLUMNS: [&str; 14] = [
     "text",
 ];
 
-/// Returns a table of all runs; only its header if no run has a row of it.
-pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
-    let mut names: BTreeSet<String> = BTreeSet::new();
-    for_each_row(runs, table, &mut |_, fields| {
-        names.extend(fields.iter().map(|(name, _)| name.clone()));
-    });
-    let leading_columns =
-        LEADING_COLUMNS.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());
-    let mut columns: Vec<String> = leading_columns.collect();
-    columns.extend(names.into_iter().filter(|name| !LEADING_COLUMNS.contains(&name.as_str())));
-    let mut out = RUN_COLUMNS.join(",");
-    for column in &columns {
-        let _ = write!(out, ",{}", text(column));
-    }
-    out.push('\n');
-    for_each_row(runs, table, &mut |run, fields| {
-        let file = run.file.as_deref().unwrap_or_default();
-        let meta = &run.meta;
-        let (world, transport) = (meta.world, meta.transport);
-        let _ = write!(out, "{},{world},{transport},{},{}", text(file), meta.repeat, meta.seed);
-        for column in &columns {
-            let value = fields.iter().find(|(name, _)| name == column).map(|(_, value)| value);
-            let _ = write!(out, ",{}", value.map(cell).unwrap_or_default());
-        }
-        out.push('\n');
-    });
-    out
+/// Sorts the names of columns: those that identify a row first.
+fn in_reading_order(names: BTreeSet<String>) -> Vec<String> {
+    let is_leading = |name: &str| LEADING_COLUMNS.contains(&name);
+    let leading = LEADING_COLUMNS.iter().filter(|name| names.contains(**name));
+    let mut columns: Vec<String> = leading.map(|&name| name.to_owned()).collect();
+    columns.extend(names.into_iter().filter(|name| !is_leading(name)));
+    columns
 }
 
+/// Names and values of one row.
 type Fields = Vec<(String, Value)>;
 
-/// Calls `on_row` with the fields of every row.
-fn for_each_row(runs: &[StoredRun], table: CsvTable, on_row: &mut dyn FnMut(&StoredRun, &Fields)) {
-    for run in runs {
-        for value in lines(run, table) {
-            let mut fields = Fields::new();
-            flatten(String::new(), value, &mut fields);
-            fields.iter_mut().for_each(blank_infinity);
-            on_row(run, &fields);
-        }
-    }
+/// Returns all rows of a table in one run.
+fn rows(run: &StoredRun, table: ResultTable) -> impl Iterator<Item = Fields> {
+    lines(run, table).into_iter().map(|value| {
+        let mut fields = Fields::new();
+        flatten(String::new(), value, &mut fields);
+        fields.iter_mut().for_each(blank_infinity);
+        fields
+    })
 }
 
-fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
+fn lines(run: &StoredRun, table: ResultTable) -> Vec<Value> {
     let summary = run.summary.iter();
     match table {
-        CsvTable::Flows => to_values(summary.flat_map(|s| &s.flows)),
-        CsvTable::SubflowTotals => to_values(summary.flat_map(|s| &s.subflows)),
-        CsvTable::Paths => to_values(summary.flat_map(|s| &s.paths)),
-        CsvTable::Expectations => to_values(summary.flat_map(|s| &s.expectations)),
-        CsvTable::Recoveries => {
+        ResultTable::Flows => to_values(summary.flat_map(|s| &s.flows)),
+        ResultTable::SubflowTotals => to_values(summary.flat_map(|s| &s.subflows)),
+        ResultTable::Paths => to_values(summary.flat_map(|s| &s.paths)),
+        ResultTable::Expectations => to_values(summary.flat_map(|s| &s.expectations)),
+        ResultTable::Recoveries => {
             let flows = summary.flat_map(|s| &s.flows);
             let rows =
                 flows.flat_map(|flow| flow.recoveries.iter().map(move |recovery| (flow, recovery)));
@@ -189,7 +204,7 @@ fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
             });
             values.collect()
         }
-        CsvTable::Latency => {
+        ResultTable::Latency => {
             let flows = summary.flat_map(|s| &s.flows);
             let phases = flows.filter_map(|flow| Some((flow.flow, flow.messages.as_ref()?)));
             let rows =
@@ -201,33 +216,33 @@ fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
             });
             values.collect()
         }
-        CsvTable::Shares => shares::share_values(&groups(std::slice::from_ref(run))),
-        CsvTable::Sequence => sequence_lines(run),
-        CsvTable::Intervals
-        | CsvTable::Subflows
-        | CsvTable::Links
-        | CsvTable::Events
-        | CsvTable::Messages
-        | CsvTable::Probes
-        | CsvTable::Datagrams
-        | CsvTable::Counters
-        | CsvTable::Interfaces => {
+        ResultTable::Shares => shares::share_values(&groups(std::slice::from_ref(run))),
+        ResultTable::Sequence => sequence_lines(run),
+        ResultTable::Intervals
+        | ResultTable::Subflows
+        | ResultTable::Links
+        | ResultTable::Events
+        | ResultTable::Messages
+        | ResultTable::Probes
+        | ResultTable::Datagrams
+        | ResultTable::Counters
+        | ResultTable::Interfaces => {
             run.records.iter().filter_map(|record| record_value(record, table)).collect()
         }
     }
 }
 
-fn record_value(record: &Record, table: CsvTable) -> Option<Value> {
+fn record_value(record: &Record, table: ResultTable) -> Option<Value> {
     let value = match (record, table) {
-        (Record::Interval(r), CsvTable::Intervals) => serde_json::to_value(r),
-        (Record::Subflow(r), CsvTable::Subflows) => serde_json::to_value(r),
-        (Record::Link(r), CsvTable::Links) => serde_json::to_value(r),
-        (Record::Event(r), CsvTable::Events) => serde_json::to_value(r),
-        (Record::Message(r), CsvTable::Messages) => serde_json::to_value(r),
-        (Record::Probe(r), CsvTable::Probes) => serde_json::to_value(r),
-        (Record::Datagrams(r), CsvTable::Datagrams) => serde_json::to_value(r),
-        (Record::Counter(r), CsvTable::Counters) => serde_json::to_value(r),
-        (Record::Interface(r), CsvTable::Interfaces) => serde_json::to_value(r),
+        (Record::Interval(r), ResultTable::Intervals) => serde_json::to_value(r),
+        (Record::Subflow(r), ResultTable::Subflows) => serde_json::to_value(r),
+        (Record::Link(r), ResultTable::Links) => serde_json::to_value(r),
+        (Record::Event(r), ResultTable::Events) => serde_json::to_value(r),
+        (Record::Message(r), ResultTable::Messages) => serde_json::to_value(r),
+        (Record::Probe(r), ResultTable::Probes) => serde_json::to_value(r),
+        (Record::Datagrams(r), ResultTable::Datagrams) => serde_json::to_value(r),
+        (Record::Counter(r), ResultTable::Counters) => serde_json::to_value(r),
+        (Record::Interface(r), ResultTable::Interfaces) => serde_json::to_value(r),
         _ => return None,
     };
     value.ok()
@@ -258,6 +273,13 @@ fn flatten(name: String, value: Value, fields: &mut Fields) {
     }
 }
 
+/// Returns a list's elements as one text.
+fn list_text(values: &[Value]) -> String {
+    let element_text =
+        |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    values.iter().map(element_text).collect::<Vec<_>>().join(" ")
+}
+
 /// Blanks an unset slow-start threshold, which is stored as the largest number (31 bits in Linux).
 fn blank_infinity((name, value): &mut (String, Value)) {
     if name == "ssthresh_packets" && value.as_u64().is_some_and(|n| n >= i32::MAX as u64) {
@@ -265,66 +287,28 @@ fn blank_infinity((name, value): &mut (String, Value)) {
     }
 }
 
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(raw) => text(raw),
-        Value::Array(values) => {
-            let element_text =
-                |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            text(&values.iter().map(element_text).collect::<Vec<_>>().join(" "))
-        }
-        Value::Object(_) => String::new(), // was flattened
-    }
-}
-
-/// Quotes text that contains commas or quotes. Defuses a leading `=`, `+`, `-` or `@`, which a
-/// spreadsheet would take for a formula.
-fn text(raw: &str) -> String {
-    let mut value = clean(raw);
-    if value.starts_with(['=', '+', '-', '@']) {
-        value.insert(0, '\'');
-    }
-    if value.contains([',', '"']) { format!("\"{}\"", value.replace('"', "\"\"")) } else { value }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn texts_are_quoted_and_are_no_formulas() {
-        assert_eq!(text("a, \"b\"\nc"), "\"a, \"\"b\"\" c\"");
-        assert_eq!(text("=HYPERLINK(1)"), "'=HYPERLINK(1)");
-        assert_eq!(text("wifi"), "wifi");
-    }
-
-    #[test]
-    fn nested_fields_are_columns_and_lists_of_texts_are_cells() {
-        let value = serde_json::json!({"a": {"b": 1, "c": null}, "d": ["x", "y"], "e": [{"f": 1}]});
-        let mut fields = Fields::new();
-        flatten(String::new(), value, &mut fields);
-        let columns: Vec<_> =
-            fields.iter().map(|(name, value)| (name.as_str(), cell(value))).collect();
-        assert_eq!(columns, [("a.b", "1".into()), ("a.c", String::new()), ("d", "x y".into())]);
-    }
 
     #[test]
     fn a_threshold_that_is_not_set_is_an_empty_cell() {
         let row_of = |packets: u64| {
             let mut field = ("ssthresh_packets".to_owned(), Value::from(packets));
             blank_infinity(&mut field);
-            cell(&field.1)
+            field.1
         };
-        assert_eq!([row_of(20), row_of(2_147_483_647), row_of(4_294_967_295)], ["20", "", ""]);
+        assert_eq!(row_of(20), 20);
+        assert_eq!([row_of(2_147_483_647), row_of(4_294_967_295)], [Value::Null, Value::Null]);
     }
 
     #[test]
     fn every_table_has_a_unique_name() {
         assert!(
-            CsvTable::ALL.iter().all(|table| CsvTable::from_name(table.name()) == Some(*table))
+            ResultTable::ALL
+                .iter()
+                .all(|table| ResultTable::from_name(table.name()) == Some(*table))
         );
-        assert_eq!(CsvTable::from_name("seconds"), None);
+        assert_eq!(ResultTable::from_name("seconds"), None);
     }
 }
