@@ -55,6 +55,11 @@ impl BucketConfig {
         Self { url: url.to_owned(), environment: environment.into_iter().filter(is_ours).collect() }
     }
 
+    /// Returns the address, which may have any form unless the bucket was opened.
+    pub(crate) fn address(&self) -> &str {
+        &self.url
+    }
+
     fn value(&self, names: &[&str]) -> Option<&String> {
         names.iter().find_map(|name| self.environment.get(*name))
     }

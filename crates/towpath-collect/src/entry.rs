@@ -20,7 +20,9 @@ const MAX_TEXT_CHARS: usize = 120;
 const MAX_VERDICT_CHARS: usize = 400;
 
 /// Values by which pages filter and count. Runs that agree in all of them form a group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
 pub(crate) struct RunGroup {
     /// Name of the scenario.
     pub(crate) scenario: String,

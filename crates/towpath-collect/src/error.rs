@@ -67,6 +67,12 @@ pub enum CollectError {
     /// A command's choice of runs or tables is not valid.
     #[error("{0}")]
     Choice(String),
+    /// The records of earlier runs are in another place.
+    #[error("the records of this collector are in {}", .bucket.as_deref().unwrap_or("its folder"))]
+    RecordsElsewhere {
+        /// Address of the bucket; `None` for the collector's folder.
+        bucket: Option<String>,
+    },
     /// A token's name is used already.
     #[error("there is a token named `{0}` already")]
     TokenExists(String),
@@ -87,6 +93,15 @@ impl CollectError {
             Self::Folder { .. } => "choose a writable folder with `--dir DIR`",
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 "another program uses the port: choose one with `--listen 127.0.0.1:PORT`"
+            }
+            Self::RecordsElsewhere { bucket } => {
+                let option = match bucket {
+                    Some(bucket) => format!("use `--objects {bucket}`"),
+                    None => "leave `--objects` out".to_owned(),
+                };
+                return Some(format!(
+                    "{option}; `backup`, and `restore` with another `--dir`, move the records"
+                ));
             }
             Self::NeverServed { .. } => "start it with `towpath collect serve`",
             Self::TokenExists(_) => "choose another name, or revoke that token first",
@@ -119,6 +134,7 @@ impl CollectError {
             | Self::Damaged { .. }
             | Self::Table(_)
             | Self::Choice(_)
+            | Self::RecordsElsewhere { .. }
             | Self::TokenExists(_)
             | Self::NoToken(_) => return false,
         };

@@ -1,4 +1,4 @@
-//! Runs that are going on: their newest records, in memory only.
+//! Runs in progress: their newest records, in memory only.
 //!
 //! Nothing of them is stored. The result arrives at the end of the run like any other upload.
 
@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use crate::entry::short;
 
-/// Runs that can go on at the same time.
+/// Maximum number of runs in progress.
 const MAX_RUNS: usize = 64;
 /// Maximum size of a run's records. Beyond it, the older half is dropped.
 const MAX_BYTES: usize = 2_000_000;
@@ -28,7 +28,7 @@ const SILENCE_US: i64 = 60_000_000;
 /// Time for which the address of a finished run leads to its result.
 const FORWARD_US: i64 = 600_000_000;
 
-/// All runs that are going on.
+/// All runs in progress.
 #[derive(Debug, Default)]
 pub(crate) struct LiveRuns {
     runs: Mutex<BTreeMap<String, LiveRun>>,
@@ -60,7 +60,7 @@ pub(crate) struct LiveState {
     pub(crate) stored: Option<String>,
 }
 
-/// Facts of a run that is going on.
+/// Facts of a run in progress.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct LiveFacts {
     /// Identifier until the result is uploaded: 20 hexadecimal digits.
@@ -84,7 +84,7 @@ pub(crate) enum LiveError {
     LongMeta,
     #[error("another token sends the records of this run")]
     OtherToken,
-    #[error("{MAX_RUNS} runs are going on already")]
+    #[error("{MAX_RUNS} runs are in progress already")]
     Full,
     #[error("the result of this run is stored already")]
     Stored,
@@ -163,18 +163,18 @@ impl LiveRuns {
         }
     }
 
-    /// Returns the facts of all runs that are going on, the oldest first.
+    /// Returns the facts of all runs in progress, the oldest first.
     pub(crate) fn list(&self, now_us: i64) -> Vec<LiveFacts> {
         let runs = self.lock();
-        let is_going_on =
+        let is_in_progress =
             |run: &&LiveRun| !run.is_over(now_us) && run.state.borrow().stored.is_none();
         let mut facts: Vec<_> =
-            runs.values().filter(is_going_on).map(|run| run.facts.clone()).collect();
+            runs.values().filter(is_in_progress).map(|run| run.facts.clone()).collect();
         facts.sort_by(|a, b| (a.started_us, &a.id).cmp(&(b.started_us, &b.id)));
         facts
     }
 
-    /// Returns a run that is going on, or has ended a short time ago.
+    /// Returns a run in progress, or has ended a short time ago.
     pub(crate) fn run(&self, id: &str, now_us: i64) -> Option<LiveView> {
         let runs = self.lock();
         let run = runs.get(id).filter(|run| !run.is_over(now_us))?;
@@ -215,7 +215,7 @@ impl LiveRun {
     }
 }
 
-/// A run that is going on, as a reader sees it.
+/// A run in progress, as a reader sees it.
 #[derive(Debug)]
 pub(crate) struct LiveView {
     pub(crate) facts: LiveFacts,

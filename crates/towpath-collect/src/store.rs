@@ -17,6 +17,9 @@ const RECORDS_FOLDER: &str = "records";
 /// Name of the file with the address at which the site was served last.
 const ADDRESS_FILE: &str = "address";
 
+/// Name of the file with the address of the bucket; absent if the records are in the folder.
+const PLACE_FILE: &str = "bucket";
+
 /// Places of the collector's data.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
@@ -53,7 +56,30 @@ impl Store {
             Some(address) => Catalogue::open_address(address).await?,
             None => Catalogue::open_file(&path.join(CATALOGUE_FILE)).await?,
         };
-        Ok(Self { catalogue, objects, dir: path })
+        let store = Self { catalogue, objects, dir: path };
+        store.check_place(config.objects.as_ref().map(BucketConfig::address)).await?;
+        Ok(store)
+    }
+
+    /// Checks that the records are where they were before, and notes the place of a new collector.
+    ///
+    /// `bucket` is the address of the bucket in use; `None` for the folder.
+    async fn check_place(&self, bucket: Option<&str>) -> Result<(), CollectError> {
+        let path = self.dir.join(PLACE_FILE);
+        let noted = std::fs::read_to_string(&path).ok().map(|place| place.trim().to_owned());
+        if noted.as_deref() == bucket {
+            return Ok(());
+        }
+        // Another collector of the same database may have a folder without files.
+        let is_used = noted.is_some() || has_entries(&self.dir.join(RECORDS_FOLDER));
+        if is_used && self.catalogue.count().await? > 0 {
+            return Err(CollectError::RecordsElsewhere { bucket: noted });
+        }
+        let written = match bucket {
+            Some(bucket) => std::fs::write(&path, format!("{bucket}\n")),
+            None => std::fs::remove_file(&path),
+        };
+        written.map_err(|source| unusable(&path, source))
     }
 
     /// Closes the catalogue, after its transactions.
@@ -115,6 +141,10 @@ impl Store {
         self.objects.put(&run.id, body).await?;
         self.catalogue.insert_run(run, &uploader.id).await
     }
+}
+
+fn has_entries(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Creates a folder that only this user can read.

@@ -50,7 +50,7 @@ pub(crate) enum InvalidUpload {
 pub(crate) struct CheckedUpload {
     /// Row of the catalogue.
     pub(crate) entry: RunEntry,
-    /// Identifier that the run had while it was going on.
+    /// Identifier that the run had while it was in progress.
     pub(crate) live_id: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 //! A client sends `PUT /api/v1/runs/HASH` with the result, compressed with zstd. `HASH` is the
 //! [`content_hash`] of the uncompressed result, so an upload that is repeated has no effect.
 //!
-//! While a run goes on, a client may send `POST /api/v1/live/ID` with the conditions and the newest
+//! While a run is in progress, a client may send `POST /api/v1/live/ID` with the conditions and the newest
 //! records as JSON Lines. `ID` is the [`live_id`] of the run. The collector shows these records
 //! until the result arrives, and stores none of them.
 
@@ -25,9 +25,9 @@ pub const SIZE_HEADER: &str = "towpath-size";
 pub const HOST_HEADER: &str = "towpath-host";
 /// Header with the start of a run whose result does not say it, in microseconds since 1970.
 pub const TIME_HEADER: &str = "towpath-time";
-/// Path of the collector's interface for runs that are going on.
+/// Path of the collector's interface for runs in progress.
 pub const LIVE_PATH: &str = "/api/v1/live";
-/// Media type of the records of a run that is going on.
+/// Media type of the records of a run in progress.
 pub const LIVE_MEDIA_TYPE: &str = "application/jsonl";
 /// Header with the number of records that were sent before, without the conditions.
 pub const FIRST_HEADER: &str = "towpath-first";
@@ -40,7 +40,7 @@ pub const MAX_EXPANDED_BYTES: u64 = 256_000_000;
 /// Maximum length of a host's name in bytes (RFC 1035 §3.1).
 pub const MAX_HOST_BYTES: usize = 255;
 
-/// Returns the identifier of a run that is going on: 20 hexadecimal digits. Host and collector
+/// Returns the identifier of a run in progress: 20 hexadecimal digits. Host and collector
 /// compute it from the conditions that the final result has as well.
 ///
 /// `None` for a run without a start, such as a simulated one.

@@ -144,7 +144,7 @@ fn expectation_note(
 
 /// Makes all runs. Returns `None` if there is no result, after printing the reason.
 ///
-/// With an uploader, the collector can show emulated runs while they go on.
+/// With an uploader, the collector can show emulated runs in progress.
 pub(crate) fn measure(
     arguments: &RunArguments,
     uploader: Option<&Uploader>,

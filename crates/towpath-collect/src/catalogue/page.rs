@@ -49,10 +49,16 @@ impl RunPage {
     }
 
     /// Returns true if sorting all matches reads fewer rows than searching the index of an order
-    /// for `limit` of them. The search reads `limit · total / matching` rows on average.
-    fn has_few_matches(&self, limit: i64) -> bool {
+    /// for a page. The search reads `PAGE_RUNS · total / matching` rows on average.
+    fn has_few_matches(&self) -> bool {
         let total = self.groups.iter().map(|count| count.total).sum::<i64>();
-        self.matching.saturating_mul(self.matching) <= limit.saturating_mul(total)
+        self.matching.saturating_mul(self.matching) <= PAGE_RUNS.saturating_mul(total)
+    }
+
+    /// Returns a number of rows at the start of the list in which the first page probably lies.
+    fn probable_rows(&self) -> i64 {
+        let total = self.groups.iter().map(|count| count.runs).sum::<i64>();
+        (4 * PAGE_RUNS).saturating_mul(total) / self.matching.max(1)
     }
 }
 
@@ -74,7 +80,7 @@ impl Catalogue {
     pub(crate) async fn list(&self, filter: &RunFilter) -> Result<RunPage, CollectError> {
         let mut page = self.counts(filter).await?;
         if page.matching > 0 {
-            page.runs = self.page_runs(filter, page.has_few_matches(PAGE_RUNS)).await?;
+            page.runs = self.page_runs(filter, &page).await?;
         }
         Ok(page)
     }
@@ -88,7 +94,8 @@ impl Catalogue {
         let mut filter =
             RunFilter { sort: Sort::Time, ascending: false, page: 0, ..filter.clone() };
         let page = self.counts(&filter).await?;
-        let is_few = page.has_few_matches(SERIES_RUNS);
+        // A series needs more rows than a page, but those of the index of times lie together.
+        let is_few = page.has_few_matches();
         if !is_few && let Some(start) = self.page_start(&filter).await? {
             filter.until = start.filter.until;
         }
@@ -96,10 +103,10 @@ impl Catalogue {
         let (column, time) = (metric.column(), order_key("started_us", is_few));
         let statement = format!(
             "SELECT r.id, r.started_us, r.{column} AS value, g.outcome FROM \
-             (SELECT id FROM runs r WHERE {} ORDER BY {time} DESC, id DESC \
+             (SELECT id FROM runs r WHERE {} AND {} ORDER BY {time} DESC, id DESC \
              LIMIT {SERIES_RUNS}) chosen JOIN runs r ON r.id = chosen.id \
              JOIN run_groups g ON g.id = r.run_group ORDER BY r.started_us, r.id",
-            conditions.text
+            conditions.rows, conditions.groups
         );
         let rows = bind(statement, conditions.values).fetch_all(&self.pool).await?;
         let point = |row: &AnyRow| -> Result<_, sqlx::Error> {
@@ -156,27 +163,56 @@ impl Catalogue {
     async fn page_runs(
         &self,
         filter: &RunFilter,
-        is_few: bool,
+        counts: &RunPage,
     ) -> Result<Vec<RunEntry>, CollectError> {
-        let start = if is_few || filter.sort != Sort::Time {
-            Some(PageStart::of(filter))
-        } else {
-            self.page_start(filter).await?
-        };
-        let Some(PageStart { filter, offset }) = start else { return Ok(Vec::new()) };
-        let conditions = Conditions::of(&filter, filter.sort, is_few);
+        let whole = PageStart::of(filter);
+        if counts.has_few_matches() {
+            return self.rows(&whole, AccessPath::Groups).await;
+        }
+        let is_first = filter.page == 0;
+        if filter.sort != Sort::Time || (is_first && filter.values.is_empty()) {
+            return self.rows(&whole, AccessPath::Order).await;
+        }
+        if is_first {
+            let access = AccessPath::StartOfOrder { max_rows: counts.probable_rows() };
+            let runs = self.rows(&whole, access).await?;
+            if runs.len() as i64 == PAGE_RUNS {
+                return Ok(runs);
+            }
+        }
+        match self.page_start(filter).await? {
+            Some(start) => self.rows(&start, AccessPath::Order).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Reads the rows of a page.
+    async fn rows(
+        &self,
+        start: &PageStart,
+        access: AccessPath,
+    ) -> Result<Vec<RunEntry>, CollectError> {
+        let PageStart { filter, offset } = start;
+        let is_few = access == AccessPath::Groups;
+        let Conditions { rows, groups, values } = Conditions::of(filter, filter.sort, is_few);
         let (column, order) = (filter.sort.column(), if filter.ascending { "ASC" } else { "DESC" });
+        let source = match access {
+            AccessPath::Groups | AccessPath::Order => "runs".to_owned(),
+            AccessPath::StartOfOrder { max_rows } => format!(
+                "(SELECT id, run_group, {column} FROM runs WHERE {rows} \
+                 ORDER BY {column} {order}, id {order} LIMIT {max_rows})"
+            ),
+        };
         // The inner query needs indexes only, also for a page far down the list.
         let statement = format!(
             "SELECT {RUN_COLUMNS}, {GROUP_COLUMNS} FROM \
-             (SELECT id FROM runs r WHERE {} ORDER BY {} {order}, id {order} \
-             LIMIT {PAGE_RUNS} OFFSET {offset}) chosen \
+             (SELECT id FROM {source} s WHERE {rows} AND {groups} \
+             ORDER BY {} {order}, id {order} LIMIT {PAGE_RUNS} OFFSET {offset}) chosen \
              JOIN runs r ON r.id = chosen.id JOIN run_groups g ON g.id = r.run_group \
              ORDER BY r.{column} {order}, r.id {order}",
-            conditions.text,
             order_key(column, is_few)
         );
-        let rows = bind(statement, conditions.values).fetch_all(&self.pool).await?;
+        let rows = bind(statement, values).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(entry).collect::<Result<_, _>>()?)
     }
 
@@ -185,9 +221,6 @@ impl Catalogue {
     /// Returns `None` for a page after the last one.
     async fn page_start(&self, filter: &RunFilter) -> Result<Option<PageStart>, CollectError> {
         let mut start = PageStart::of(filter);
-        if filter.values.is_empty() && filter.page == 0 {
-            return Ok(Some(start)); // the first page is at the end of the index
-        }
         let periods = self.period_counts(filter, &period_ranges(filter)).await?;
         let Some((mut first, last)) = page_periods(&periods, start.offset) else { return Ok(None) };
         start.offset -= first.runs_before;
@@ -231,6 +264,17 @@ impl Catalogue {
         };
         Ok(rows.iter().map(count).collect::<Result<_, _>>()?)
     }
+}
+
+/// Index by which the database finds the rows of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AccessPath {
+    /// Index of groups or times. All matches are sorted.
+    Groups,
+    /// Index of the list's order, until the page is full.
+    Order,
+    /// First rows of that index. The page has fewer runs if its matches lie further down.
+    StartOfOrder { max_rows: i64 },
 }
 
 /// Place at which a page begins.
@@ -353,37 +397,38 @@ fn order_key(column: &str, is_few: bool) -> String {
     if is_few { format!("{column} + 0") } else { column.to_owned() }
 }
 
-/// Condition of a statement.
+/// Conditions of a statement.
 struct Conditions {
-    text: String,
+    /// Condition of times, and of the metric of an order.
+    rows: String,
+    /// Condition of the group.
+    groups: String,
     values: Vec<Value>,
 }
 
 impl Conditions {
-    /// Writes the condition of runs that match and have the metric of `sort`.
+    /// Writes the conditions of runs that match and have the metric of `sort`.
     fn of(filter: &RunFilter, sort: Sort, is_few: bool) -> Self {
-        let mut this = Self { text: "1 = 1".to_owned(), values: Vec::new() };
+        let (mut rows, mut groups) = ("1 = 1".to_owned(), "1 = 1".to_owned());
+        let mut values = Vec::new();
         if let Some(since) = filter.since {
             let start = Value::Number(since.saturating_mul(DAY_US));
-            let number = placeholder(&mut this.values, start);
-            let _ = write!(this.text, " AND started_us >= {number}"); // cannot fail
+            let _ = write!(rows, " AND started_us >= {}", placeholder(&mut values, start)); // cannot fail
         }
         if let Some(until) = filter.until {
             let end = Value::Number(until.saturating_add(1).saturating_mul(DAY_US));
-            let number = placeholder(&mut this.values, end);
-            let _ = write!(this.text, " AND started_us < {number}"); // cannot fail
+            let _ = write!(rows, " AND started_us < {}", placeholder(&mut values, end)); // cannot fail
         }
         if sort != Sort::Time {
-            let _ = write!(this.text, " AND {} IS NOT NULL", sort.column()); // cannot fail
+            let _ = write!(rows, " AND {} IS NOT NULL", sort.column()); // cannot fail
         }
         if !filter.values.is_empty() {
             // An expression hides the column from the index of groups: the list then follows the
             // index of its order, and finds a full page soon.
             let column = if is_few { "run_group" } else { "run_group || ''" };
-            let groups = matching_groups(filter, &mut this.values);
-            let _ = write!(this.text, " AND {column} IN ({groups})"); // cannot fail
+            groups = format!("{column} IN ({})", matching_groups(filter, &mut values));
         }
-        this
+        Self { rows, groups, values }
     }
 }
 

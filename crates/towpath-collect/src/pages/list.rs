@@ -20,14 +20,14 @@ const MAX_SHOWN_VALUES: usize = 200;
 /// Writes the list; `url` is the address of the site, for the commands of an empty collector.
 pub(crate) fn list(
     (filter, runs): (&RunFilter, &RunPage),
-    going_on: &[LiveFacts],
+    in_progress: &[LiveFacts],
     url: &str,
     reader: Reader<'_>,
 ) -> String {
     let is_empty = runs.groups.is_empty() && !filter.is_filtered();
     let main = html! {
         h1 { "Runs" }
-        (live::going_on(going_on))
+        (live::running_now(in_progress))
         @if is_empty {
             (first_steps(url))
         } @else {

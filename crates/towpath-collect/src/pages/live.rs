@@ -1,4 +1,4 @@
-//! Runs that are going on: their part of the list, and the page of one.
+//! Runs in progress: their part of the list, and the page of one.
 
 use maud::{Markup, PreEscaped, html};
 use towpath_report::{LivePage, site_page};
@@ -12,12 +12,12 @@ const SCRIPT: &str = include_str!("live.js");
 /// Seconds after which a browser without scripts loads the page again.
 const RELOAD_S: u32 = 3;
 
-/// Writes links to the runs that are going on.
-pub(super) fn going_on(runs: &[LiveFacts]) -> Markup {
+/// Writes links to the runs in progress.
+pub(super) fn running_now(runs: &[LiveFacts]) -> Markup {
     html! {
         @if !runs.is_empty() {
-            section.notice aria-label="Runs that are going on" {
-                h2 { "Going on now" }
+            section.notice aria-label="Runs in progress" {
+                h2 { "Running now" }
                 ul {
                     @for run in runs {
                         li {
@@ -32,11 +32,11 @@ pub(super) fn going_on(runs: &[LiveFacts]) -> Markup {
     }
 }
 
-/// Writes the page of a run that is going on; `charts` is markup.
+/// Writes the page of a run in progress; `charts` is markup.
 pub(crate) fn live(facts: &LiveFacts, charts: &str, reader: Reader<'_>) -> String {
     let duration = number::short_moment(facts.duration_us as f64 / 1e6);
     let main = html! {
-        p.crumbs { a href="/" { "Runs" } " / going on" }
+        p.crumbs { a href="/" { "Runs" } " / in progress" }
         h1 { (facts.scenario) " over " (facts.transport) }
         p.facts {
             (facts.world) " · " (duration)

@@ -1,4 +1,4 @@
-//! Runs that are going on: records from their hosts, and events for pages that show them.
+//! Runs in progress: records from their hosts, and events for pages that show them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which a page without news checks that the run still exists.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Receives records of a run that is going on: `POST /api/v1/live/ID`.
+/// Receives records of a run in progress: `POST /api/v1/live/ID`.
 #[utoipa::path(
     post,
     path = "/api/v1/live/{id}",
-    summary = "Show records of a run that is going on",
+    summary = "Show records of a run in progress",
     description = "A token of an uploader or an admin is necessary. The collector shows the \
                    records for up to a minute after the last request, and stores none of them. \
                    `towpath run --to` and `towpath measure --to` send this request.",
@@ -103,18 +103,18 @@ impl From<LiveError> for Refusal {
     }
 }
 
-/// Runs that are going on.
+/// Runs in progress.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LiveList {
     /// The runs, the oldest first.
     runs: Vec<LiveFacts>,
 }
 
-/// Lists the runs that are going on: `GET /api/v1/live`.
+/// Lists the runs in progress: `GET /api/v1/live`.
 #[utoipa::path(
     get,
     path = "/api/v1/live",
-    summary = "List the runs that are going on",
+    summary = "List the runs in progress",
     description = "Returns the runs whose hosts sent records within the last minute.",
     responses((status = 200, description = "The runs.", body = LiveList), ReadRefusals),
     security(("token" = []))
@@ -127,11 +127,11 @@ pub(super) async fn list(
     Ok(Json(LiveList { runs: site.live.list(time::now_us()) }))
 }
 
-/// Returns the records of a run that is going on: `GET /api/v1/live/ID`.
+/// Returns the records of a run in progress: `GET /api/v1/live/ID`.
 #[utoipa::path(
     get,
     path = "/api/v1/live/{id}",
-    summary = "Return the records of a run that is going on",
+    summary = "Return the records of a run in progress",
     description = "Returns the conditions and the newest records as JSON Lines.",
     params(LiveId),
     responses(
@@ -157,12 +157,12 @@ pub(super) async fn records(
 
 fn view(site: &Site, id: &str) -> Result<LiveView, Refusal> {
     site.live.run(id, time::now_us()).ok_or_else(|| {
-        Refusal::new(StatusCode::NOT_FOUND, "this run is not going on any more")
+        Refusal::new(StatusCode::NOT_FOUND, "this run is no longer in progress")
             .with_hint("its result is in the list of runs, once its host has sent it")
     })
 }
 
-/// The page of a run that is going on: `GET /live/ID`. Leads to the result once that is stored.
+/// The page of a run in progress: `GET /live/ID`. Leads to the result once that is stored.
 pub(super) async fn page(
     State(site): State<Arc<Site>>,
     client: PageClient,
@@ -193,7 +193,7 @@ pub(super) async fn events(
     principal.expect_viewer(&site)?;
     let view = view(&site, &id)?;
     let permit = Arc::clone(&site.streams).try_acquire_owned().map_err(|_| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages show runs that are going on")
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages show runs in progress")
     })?;
     let ending = site.ending.subscribe();
     let subscription =

@@ -70,7 +70,7 @@ pub(crate) struct Site {
     bodies: Semaphore,
     /// Permits to read a result, which takes memory and a processor.
     readers: Semaphore,
-    /// Runs that are going on.
+    /// Runs in progress.
     live: LiveRuns,
     /// Permits for pages that wait for news of such runs.
     streams: Arc<Semaphore>,

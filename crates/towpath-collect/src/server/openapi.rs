@@ -210,7 +210,7 @@ impl IntoParams for RunId {
     }
 }
 
-/// Identifier of a run that is going on, in an address.
+/// Identifier of a run in progress, in an address.
 pub(super) struct LiveId;
 
 impl IntoParams for LiveId {
@@ -293,7 +293,7 @@ impl IntoParams for UploadHeaders {
     }
 }
 
-/// Headers of the records of a run that is going on.
+/// Headers of the records of a run in progress.
 pub(super) struct LiveHeaders;
 
 impl IntoParams for LiveHeaders {
@@ -425,7 +425,7 @@ impl IntoResponses for UploadRefusals {
     }
 }
 
-/// Refusals of records of a run that is going on.
+/// Refusals of records of a run in progress.
 pub(super) struct LiveRefusals;
 
 impl IntoResponses for LiveRefusals {

@@ -66,7 +66,8 @@ impl From<CollectError> for Refusal {
             | CollectError::Io(_)
             | CollectError::Damaged { .. }
             | CollectError::Table(_)
-            | CollectError::Choice(_) => {
+            | CollectError::Choice(_)
+            | CollectError::RecordsElsewhere { .. } => {
                 // Details of the machine belong into the log only.
                 tracing::error!("{error}");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "the collector cannot reach its data")

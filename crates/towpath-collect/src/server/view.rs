@@ -35,8 +35,8 @@ pub(super) async fn runs(
     client.expect_viewer(&site)?;
     let filter = api::filter(&query)?;
     let runs = site.store.catalogue.list(&filter).await?;
-    let going_on = site.live.list(time::now_us());
-    let page = pages::list((&filter, &runs), &going_on, &site.url, client.reader());
+    let in_progress = site.live.list(time::now_us());
+    let page = pages::list((&filter, &runs), &in_progress, &site.url, client.reader());
     Ok(Html(page).into_response())
 }
 

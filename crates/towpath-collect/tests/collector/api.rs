@@ -13,7 +13,7 @@ use crate::site::{
     Client, Collector, Database, RESULT, Reply, Site, TestFolder, compress, result, skip,
 };
 
-/// A site with stored runs and one that is going on, and its document.
+/// A site with stored runs and one that is in progress, and its document.
 struct Described {
     collector: Collector,
     site: Site,
@@ -23,7 +23,7 @@ struct Described {
     token: String,
     id: String,
     live_id: String,
-    /// Records of the run that is going on.
+    /// Records of the run in progress.
     live_records: String,
 }
 
@@ -81,7 +81,7 @@ impl Described {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a run that is going on started now")]
+#[expect(clippy::disallowed_methods, reason = "a run in progress started now")]
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }

@@ -272,7 +272,7 @@ fn compare(tour: &Tour<'_>) {
     assert!(tour.count("svg.plot path") > 0, "no charts");
 }
 
-/// Follows a run that is going on, until the page shows its result.
+/// Follows a run in progress, until the page shows its result.
 fn watch(tour: &Tour<'_>) {
     let uploader = tour.site.client(&tour.site.token("live host", Role::Uploader));
     let run = HostRun::begin(100, |_| {});
@@ -377,7 +377,7 @@ fn verify_all_pages() -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the list and the page of a run that is going on.
+/// Checks the list and the page of a run in progress.
 fn verify_live_pages(tour: &Tour<'_>, defects: &mut Vec<String>) {
     let host = tour.site.client(&tour.site.token("host", Role::Uploader));
     let live = HostRun::begin(100, |_| {});

@@ -1,4 +1,4 @@
-//! Runs that are going on: records from hosts, and pages that follow them.
+//! Runs in progress: records from hosts, and pages that follow them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;

@@ -263,3 +263,40 @@ fn an_upload_to_a_silent_server_fails_before_the_client_gives_up() {
     assert_eq!(uploader.upload(RESULT).status, 503);
     assert!(start.elapsed() < MAX_ANSWER_TIME, "{:?}", start.elapsed());
 }
+
+#[test]
+fn a_collector_does_not_confuse_its_bucket_with_its_folder() {
+    let server = S3Server::start();
+    let folder = TestFolder::create();
+    let open = |objects: Option<BucketConfig>| {
+        let dir = folder.path().to_owned();
+        run_to_end(async { Store::open(&StoreConfig { dir, database: None, objects }).await })
+    };
+    let other = || bucket("s3://lab/towpath/two", &server.endpoint(), SECRET_KEY, ACCESS_KEY);
+    // An empty collector may move.
+    for objects in [None, Some(server.config()), Some(other()), None, Some(server.config())] {
+        open(objects).unwrap();
+    }
+    {
+        let collector = Collector::in_bucket(server.config());
+        let site = collector.serve();
+        let uploader = site.client(&site.token("lab3", Role::Uploader));
+        assert_eq!(uploader.upload(&result(1, |_| {})).status, 201);
+        for objects in [None, Some(other())] {
+            let config = StoreConfig { objects, ..collector.config() };
+            let error = run_to_end(async { Store::open(&config).await }).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "the records of this collector are in s3://lab/towpath/one"
+            );
+            assert!(error.hint().unwrap().contains("`--objects s3://lab/towpath/one`"));
+        }
+    }
+    let collector = Collector::create(Database::Sqlite).unwrap();
+    let site = collector.serve();
+    let uploader = site.client(&site.token("lab3", Role::Uploader));
+    assert_eq!(uploader.upload(&result(1, |_| {})).status, 201);
+    let config = StoreConfig { objects: Some(server.config()), ..collector.config() };
+    let error = run_to_end(async { Store::open(&config).await }).unwrap_err();
+    assert!(error.to_string().ends_with("are in its folder"), "{error}");
+}

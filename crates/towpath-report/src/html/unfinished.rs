@@ -1,4 +1,4 @@
-//! Charts of a run that is going on, for a page that replaces them while records arrive.
+//! Charts of a run in progress, for a page that replaces them while records arrive.
 
 use std::fmt::Write as _;
 

@@ -19,7 +19,7 @@ use crate::error::describe_error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
-/// Time for a request with records of a run that is going on.
+/// Time for a request with records of a run in progress.
 const LIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum size of a reply's body in bytes.
 const MAX_REPLY_BYTES: u64 = 64_000;
@@ -71,7 +71,7 @@ pub(super) enum PutOutcome {
     Failed { reason: String, retry_after: Option<Duration> },
 }
 
-/// Outcome of a request with records of a run that is going on.
+/// Outcome of a request with records of a run in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostOutcome {
     /// The collector shows the records.
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Sends records of a run that is going on. `text` begins with its conditions.
+    /// Sends records of a run in progress. `text` begins with its conditions.
     pub(super) fn post_live(
         &self,
         (id, host): (&str, &str),
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Returns the address of the page of a run that is going on.
+    /// Returns the address of the page of a run in progress.
     pub(super) fn live_page(&self, id: &str) -> String {
         format!("{}/live/{id}", self.url)
     }

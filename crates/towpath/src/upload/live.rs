@@ -1,4 +1,4 @@
-//! Records of a run that is going on, sent to the collector as they arrive.
+//! Records of a run in progress, sent to the collector as they arrive.
 //!
 //! The collector only shows them; the result itself is uploaded at the end of the run. So failures
 //! here are silent, and a run never waits for the network.

@@ -60,7 +60,7 @@ impl CollectorUrl {
         format!("{}{RUNS_PATH}/{hash}", self.text)
     }
 
-    /// Returns the address for records of a run that is going on.
+    /// Returns the address for records of a run in progress.
     pub(super) fn live(&self, id: &str) -> String {
         format!("{}{LIVE_PATH}/{id}", self.text)
     }

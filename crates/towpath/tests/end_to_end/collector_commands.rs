@@ -70,7 +70,7 @@ fn the_collector_shows_an_emulated_run_while_it_goes_on() {
     let run = ["run", "two-links", "--world", "emu", "-T", "mptcp", "-o", "out"];
     let change = ["--set", "flows.0.duration=6s", "--to", &url, "--token-file", "token"];
     let run = folder.start(&mut folder.towpath(&[&run[..], &change[..]].concat()));
-    let id = wait_for("a run that is going on", || {
+    let id = wait_for("a run in progress", || {
         let list: serde_json::Value =
             serde_json::from_str(&get(&format!("{url}/api/v1/live")).2).unwrap();
         Some(list["runs"].as_array()?.first()?["id"].as_str()?.to_owned())
