@@ -34,3 +34,7 @@ pub mod sysctl;
 pub use clock::Clock;
 #[cfg(target_os = "linux")]
 pub use namespace::Namespace;
+
+/// Environment variable with the token of a collector, a secret that programs of a scenario must
+/// not read.
+pub const COLLECTOR_TOKEN: &str = "TOWPATH_TOKEN";

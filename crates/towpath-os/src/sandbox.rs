@@ -160,6 +160,7 @@ pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<
     Command::new(env::current_exe()?)
         .args(arguments)
         .env(PARENT, std::process::id().to_string())
+        .env_remove(crate::COLLECTOR_TOKEN)
         .stdin(stdin)
         .stdout(stdout)
         .spawn()

@@ -176,7 +176,7 @@ impl Catalogue {
         if is_first {
             let access = AccessPath::StartOfOrder { max_rows: counts.probable_rows() };
             let runs = self.rows(&whole, access).await?;
-            if runs.len() as i64 == PAGE_RUNS {
+            if runs.len() >= PAGE_RUNS as usize {
                 return Ok(runs);
             }
         }

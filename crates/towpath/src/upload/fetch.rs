@@ -1,11 +1,12 @@
 //! Reading of stored runs from a collector.
 
 use serde_json::Value;
+use towpath_os::COLLECTOR_TOKEN;
 use towpath_result::format::text::{clean, cut};
 
 use super::client::Client;
 use super::url::CollectorUrl;
-use super::{TOKEN_VARIABLE, UploadArguments, read_roots, read_token};
+use super::{UploadArguments, read_roots, read_token};
 use crate::error::CliError;
 
 /// Fetches the catalogue's row of a run, given by the address of its page or by its identifier.
@@ -32,7 +33,7 @@ pub(crate) fn fetch_run(arguments: &UploadArguments, run: &str) -> Result<Value,
         });
     }
     let url = CollectorUrl::parse(base)?;
-    let has_token = arguments.token_file.is_some() || std::env::var_os(TOKEN_VARIABLE).is_some();
+    let has_token = arguments.token_file.is_some() || std::env::var_os(COLLECTOR_TOKEN).is_some();
     let token = has_token.then(|| read_token(arguments.token_file.as_deref())).transpose()?;
     let roots = arguments.ca.as_deref().map(read_roots).transpose()?;
     let body = Client::get(&url, token.as_ref(), roots, id);

@@ -25,7 +25,7 @@ use clap::Args;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_os::clock::unix_us;
 use towpath_os::files::{UnsafePath, check_secret};
-use towpath_os::{Clock, interrupt};
+use towpath_os::{COLLECTOR_TOKEN, Clock, interrupt};
 use towpath_result::store::{StoredRun, write_record};
 use towpath_result::{Record, Warning, input};
 use towpath_study::runs::StudyRun;
@@ -45,8 +45,6 @@ use send::{SendEvent, SendReport, Transfer, WaitReason, send_all};
 use spool::{Queue, QueuedRun, Spool, clean_host, file_text};
 use url::CollectorUrl;
 
-/// Environment variable with the collector's token.
-const TOKEN_VARIABLE: &str = "TOWPATH_TOKEN";
 /// Maximum size of a token's file in bytes.
 const MAX_TOKEN_FILE_BYTES: u64 = 10_000;
 /// Maximum size of a file with certificate authorities, in bytes.
@@ -334,15 +332,15 @@ fn read_token(file: Option<&Path>) -> Result<Token, CliError> {
     let hint = "create one on the collector's host: `towpath collect token create --name HOST \
                 --role uploader`";
     let Some(path) = file else {
-        let text = std::env::var_os(TOKEN_VARIABLE).unwrap_or_default();
+        let text = std::env::var_os(COLLECTOR_TOKEN).unwrap_or_default();
         if text.is_empty() {
             return Err(CliError::Unavailable {
                 what: "the collector needs a token".to_owned(),
-                hint: format!("give it with `--token-file FILE` or in `{TOKEN_VARIABLE}`; {hint}"),
+                hint: format!("give it with `--token-file FILE` or in `{COLLECTOR_TOKEN}`; {hint}"),
             });
         }
         return Token::parse(&text.to_string_lossy()).ok_or_else(|| CliError::Unavailable {
-            what: format!("the environment variable `{TOKEN_VARIABLE}` is not a token"),
+            what: format!("the environment variable `{COLLECTOR_TOKEN}` is not a token"),
             hint: hint.to_owned(),
         });
     };

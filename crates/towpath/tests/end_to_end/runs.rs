@@ -362,6 +362,19 @@ fn a_flow_can_be_any_command() {
 }
 
 #[test]
+fn a_command_does_not_see_the_token_of_a_collector() {
+    let Some(_permit) = acquire_emulator() else { return };
+    let folder = TestDir::new();
+    folder.write("scenario.toml", flow_scenario("run = \"env > environment\""));
+    let mut run = folder.towpath(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
+    let output = folder.start(run.env("TOWPATH_TOKEN", "secret")).wait();
+    assert_eq!(output.code, Some(0), "{output}");
+    let environment = std::fs::read_to_string(folder.work().join("environment")).unwrap();
+    assert!(environment.contains("TOWPATH_TRANSPORT=tcp"), "{environment}");
+    assert!(!environment.contains("secret"), "{environment}");
+}
+
+#[test]
 fn all_runs_of_a_command_have_the_scenario_of_its_beginning() {
     let Some(_permit) = acquire_emulator() else { return };
     let folder = TestDir::new();
