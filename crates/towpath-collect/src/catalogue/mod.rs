@@ -126,4 +126,4 @@ const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'
 ///
 /// With `synchronous = FULL`, a confirmed upload survives a loss of power.
 const SQLITE_SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-     PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 10000; PRAGMA cache_size = -65536";
+     PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 10000; PRAGMA cache_size = -32768";

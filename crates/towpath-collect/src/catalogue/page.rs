@@ -58,7 +58,7 @@ impl RunPage {
     /// Returns a number of rows at the start of the list in which the first page probably lies.
     fn probable_rows(&self) -> i64 {
         let total = self.groups.iter().map(|count| count.runs).sum::<i64>();
-        (4 * PAGE_RUNS).saturating_mul(total) / self.matching.max(1)
+        (2 * PAGE_RUNS).saturating_mul(total) / self.matching.max(1)
     }
 }
 
