@@ -176,7 +176,7 @@ fn records_in_a_bucket_are_shown_saved_restored_and_purged() {
     for path in [format!("/runs/{id}"), format!("/api/v1/runs/{id}/records")] {
         assert_eq!(viewer.get(&path).status, 200, "{path}");
     }
-    assert_eq!(uploader.upload(&result(1, |_| {})).status, 201);
+    assert_eq!(uploader.upload(&result(2, |_| {})).status, 201);
 
     let saved = TestFolder::create();
     let report = with_store(&collector.config(), async |store| store.backup(saved.path()).await);

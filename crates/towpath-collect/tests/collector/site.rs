@@ -313,7 +313,8 @@ fn reply(outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Repl
     Reply { status, body, cookie, location, policy, content_type }
 }
 
-/// Returns a result that differs from all others by its seed, changed by `edit`.
+/// Returns a result that differs from all others by its seed, changed by `edit`. Without a change, the
+/// seed 1 may give [`RESULT`] itself.
 pub(crate) fn result(seed: u64, edit: impl Fn(&mut Value)) -> String {
     edited_result(seed, |records| edit(&mut records[0]))
 }
