@@ -195,9 +195,15 @@ pub(super) async fn events(
     let permit = Arc::clone(&site.streams).try_acquire_owned().map_err(|_| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages show runs in progress")
     })?;
-    let ending = site.ending.subscribe();
-    let subscription =
-        Subscription { site, id, state: view.state, ending, is_first: true, _permit: permit };
+    let subscription = Subscription {
+        token: principal.token().map(|token| token.id.clone()),
+        id,
+        state: view.state,
+        ending: site.ending.subscribe(),
+        site,
+        is_first: true,
+        _permit: permit,
+    };
     let events = Sse::new(stream(subscription)).keep_alive(KeepAlive::default());
     // nginx would collect the events otherwise.
     Ok(([("x-accel-buffering", "no")], events).into_response())
@@ -207,6 +213,8 @@ pub(super) async fn events(
 struct Subscription {
     site: Arc<Site>,
     id: String,
+    /// Identifier of the reader's token; `None` for a reader of a public site.
+    token: Option<String>,
     state: watch::Receiver<LiveState>,
     /// Becomes true when the server ends.
     ending: watch::Receiver<bool>,
@@ -242,7 +250,15 @@ enum PageEvent {
 }
 
 impl Subscription {
-    /// Waits for a change; `None` if the run has ended without a result.
+    /// Returns false once the reader's token is revoked.
+    async fn may_read(&self) -> bool {
+        let Some(id) = &self.token else { return true };
+        let tokens = self.site.store.catalogue.tokens().await.unwrap_or_default();
+        tokens.iter().any(|token| token.id == *id && token.revoked_us.is_none())
+    }
+
+    /// Waits for a change; `None` if the run has ended without a result, or the reader may no longer
+    /// read it.
     async fn next_event(&mut self) -> Option<PageEvent> {
         if !self.is_first {
             sleep(EVENT_INTERVAL).await;
@@ -255,6 +271,9 @@ impl Subscription {
                 continue;
             }
             self.is_first = false;
+            if !self.may_read().await {
+                return None;
+            }
             let stored = self.state.borrow_and_update().stored.clone();
             return match stored {
                 Some(run) => Some(PageEvent::Stored(run)),

@@ -123,7 +123,8 @@ fn is_of_type(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// Returns where a value differs from a schema. Fields without a description are errors, too.
+/// Returns where a value differs from a schema. A field without a description is a
+/// difference.
 fn differences(document: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let mut found = part_differences(document, schema, value, place);
     let known = fields(document, schema);

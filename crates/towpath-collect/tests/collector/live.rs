@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
-use towpath_collect::Role;
+use towpath_collect::{Role, Store, run_to_end};
 use towpath_result::upload::live_id;
 use towpath_result::{Meta, Record};
 
@@ -149,6 +149,29 @@ fn a_page_follows_a_run_until_its_result_is_stored() {
     let reply = viewer.get(&format!("/live/{}", run.id));
     assert_eq!((reply.status, reply.location), (303, format!("/runs/{stored}")));
     assert_eq!(run.send(&uploader, run.count()..run.count()).status, 409);
+}
+
+#[test]
+fn a_revoked_reader_gets_no_more_events() {
+    let (collector, site, uploader, _) = serve();
+    let reader = site.client(&site.token("second reader", Role::Viewer));
+    let run = HostRun::begin(1, |_| {});
+    assert_eq!(run.send(&uploader, 0..1).status, 204);
+    let mut events = Events::open(&reader, &run.id);
+    events.next();
+    run_to_end(async {
+        Store::open(&collector.config()).await?.revoke_token("second reader").await
+    })
+    .unwrap();
+    assert_eq!(run.send(&uploader, 1..run.count()).status, 204);
+    let mut line = String::new();
+    // The end of a reply in chunks (RFC 9112 §7.1).
+    while line != "0\r\n" {
+        line.clear();
+        assert!(events.0.read_line(&mut line).unwrap() > 0, "the connection has ended");
+        assert!(!line.starts_with("data:"), "an event after the revocation: {line}");
+    }
+    assert_eq!(reader.get(&format!("/live/{}/events", run.id)).status, 401);
 }
 
 #[test]
