@@ -160,6 +160,16 @@ impl MessageBuilder {
         self.attribute(kind | NESTED, &inner)
     }
 
+    /// Appends separately built parts as the value of one attribute.
+    pub(crate) fn enclose(self, kind: u16, parts: &Self) -> Self {
+        self.attribute(kind, &parts.0)
+    }
+
+    /// Returns the number of bytes so far.
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Appends attributes that were built separately.
     pub(crate) fn append(self, attributes: &Self) -> Self {
         self.raw(&attributes.0)

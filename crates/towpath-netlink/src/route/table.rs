@@ -123,6 +123,62 @@ impl RouteSocket {
         )
     }
 
+    /// Adds a route with several next hops of equal weight, each with its interface and, unless
+    /// the destination is on the link, its gateway; the kernel distributes flows over them.
+    pub fn add_multipath_route(
+        &mut self,
+        to: Prefix,
+        next_hops: &[(&str, Option<IpAddr>)],
+    ) -> Result<(), NetlinkError> {
+        let action = format_args!("add a multipath route to {to}");
+        let on_link = next_hops.iter().all(|(_, gateway)| gateway.is_none());
+        let mut hops = MessageBuilder::default();
+        for (link, gateway) in next_hops {
+            let gateway = MessageBuilder::default()
+                .maybe(*gateway, |hop, gateway| hop.ip(libc::RTA_GATEWAY, gateway));
+            let length = (RTNEXTHOP_BYTES + gateway.len()) as u16;
+            let [length_0, length_1] = length.to_ne_bytes();
+            let [index_0, index_1, index_2, index_3] = self.index(link, action)?.to_ne_bytes();
+            // After the length: flags, and the weight less one.
+            let hop = [length_0, length_1, 0, 0, index_0, index_1, index_2, index_3];
+            hops = hops.raw(&hop).append(&gateway);
+        }
+        let header = RouteHeader {
+            family: to.family(),
+            to_length: to.length(),
+            from_length: 0,
+            protocol_scope_kind: [
+                libc::RTPROT_STATIC,
+                if on_link { libc::RT_SCOPE_LINK } else { libc::RT_SCOPE_UNIVERSE },
+                libc::RTN_UNICAST,
+            ],
+            flags: 0,
+        };
+        let payload = MessageBuilder::new(&header.bytes())
+            .ip(libc::RTA_DST, to.network().address())
+            .u32(libc::RTA_TABLE, u32::from(libc::RT_TABLE_MAIN))
+            .enclose(libc::RTA_MULTIPATH, &hops);
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.requests.change(libc::RTM_NEWROUTE, flags, &payload, action)
+    }
+
+    /// Makes the host accept packets to foreign addresses that are looked up in `table`, as a
+    /// transparent proxy does.
+    pub fn add_local_route(&mut self, to: Prefix, table: u32) -> Result<(), NetlinkError> {
+        let gateway = None;
+        let route =
+            RouteSpec { to, link: "lo", gateway, source: None, table: Some(table), metric: None };
+        let protocol_scope_kind = [libc::RTPROT_STATIC, libc::RT_SCOPE_HOST, libc::RTN_LOCAL];
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.change_route(
+            libc::RTM_NEWROUTE,
+            flags,
+            &route,
+            protocol_scope_kind,
+            format_args!("add a local route to {to}"),
+        )
+    }
+
     /// Deletes the first route that matches `route`.
     pub fn delete_route(&mut self, route: &RouteSpec<'_>) -> Result<(), NetlinkError> {
         let any = [libc::RTPROT_UNSPEC, libc::RT_SCOPE_NOWHERE, libc::RTN_UNSPEC];
