@@ -9,7 +9,7 @@ use towpath_netlink::u32_at;
 use towpath_netlink::{DiagSocket, MibCounters, SocketDiag, StateFilter};
 use towpath_os::clock::Clock;
 
-use super::case::{AppSocket, FailurePlan};
+use super::case::{AppSocket, FailurePlan, ServerBehaviour};
 use super::listener;
 use super::network::FailureNetwork;
 use crate::network::NetworkError;
@@ -31,6 +31,13 @@ pub(super) fn start(
     for kind in &plan.applications {
         listener::start_application(&network.client.namespace, target, *kind)
             .map_err(NetworkError::system("connect an application"))?;
+    }
+    if let Some(port) = plan.second_port {
+        let service = SocketAddr::new(target.ip(), port);
+        listener::serve(&network.server.namespace, port, ServerBehaviour::Multipath)
+            .map_err(NetworkError::system("listen on the second port"))?;
+        listener::start_application(&network.client.namespace, service, AppSocket::Multipath)
+            .map_err(NetworkError::system("connect to the second port"))?;
     }
     let wait_until = |condition: fn(&AppSubflows) -> bool| {
         wait_until(network, target, condition).map_err(NetworkError::system("watch an application"))

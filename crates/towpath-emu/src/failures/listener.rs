@@ -27,7 +27,8 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
         | ServerBehaviour::Web
         | ServerBehaviour::Tls
         | ServerBehaviour::Ssh
-        | ServerBehaviour::ClosesOnData => Protocol::MPTCP,
+        | ServerBehaviour::ClosesOnData
+        | ServerBehaviour::Idle => Protocol::MPTCP,
     };
     let socket = namespace.run(|| {
         // Like programs with Multipath TCP support: fall back to plain TCP without it.
@@ -47,7 +48,8 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
                 ServerBehaviour::Web
                 | ServerBehaviour::Tls
                 | ServerBehaviour::Ssh
-                | ServerBehaviour::ClosesOnData => {
+                | ServerBehaviour::ClosesOnData
+                | ServerBehaviour::Idle => {
                     let _ = servers::serve(kind, &connection);
                 } // the client may be gone
                 ServerBehaviour::Multipath

@@ -4,14 +4,18 @@
 //! ([`case`]). [`RunningCase`] is that network, running in namespaces. Reading order: `case`,
 //! `network`, `listener`, then the cases themselves.
 
+mod access;
+mod addresses;
 mod applications;
 mod case;
 mod endpoint;
 mod list;
 mod listener;
 mod network;
+mod proxy;
 mod random;
 mod servers;
+mod tunnel;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead};
@@ -72,7 +76,7 @@ impl RunningCase {
                 .map_err(NetworkError::system("listen at the other server"))?;
         }
         for (path, rules) in &plan.former_boxes {
-            network.set_rules(*path, rules);
+            network.set_rules(*path, &[rules.to_vec(), plan.rules(*path)].concat());
             trigger_blackhole_fallback(&network, target)
                 .map_err(NetworkError::system("connect through the box"))?;
             network.set_rules(*path, &plan.rules(*path));

@@ -8,9 +8,10 @@
 //!
 //! Gateways and core are forwarding kernels, each in a namespace; the middleboxes are ours
 //! ([`crate::router`]). Every path thus has three routers, and only the second one may misbehave.
-//! Alternatively, all interfaces are at one switch, in one subnet.
+//! A provider can add further routers ([`super::access`]). Alternatively, all interfaces are at one
+//! switch, in one subnet.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -24,7 +25,12 @@ use towpath_scenario::LinkSide;
 use towpath_sockets::frame::GsoSegment;
 use towpath_sockets::port::EmulatorPort;
 
-use super::case::{FailurePlan, PathQuality, Routing};
+use super::addresses::{
+    client_networks, lan_addresses, octet, prefix, provider_networks, server_addresses, v6,
+    wan_addresses, wan_networks,
+};
+use super::case::{AccessKind, FailurePlan, PathQuality, Routing, SecondHost};
+use super::{access, proxy};
 use crate::emulator::engine::{EmulatedPath, Emulator, EngineCommand};
 use crate::network::build::{
     CarrierControl, choose_backend, create_empty_host, create_interface, write_default_settings,
@@ -38,7 +44,7 @@ pub(crate) const SERVERS: [&str; 2] = ["s1", "s2"];
 /// Number of the first policy-routing table, and priority of the first rule.
 const FIRST_TABLE: u32 = 100;
 /// MTU of every link, in bytes.
-const MTU: u32 = 1_500;
+pub(super) const MTU: u32 = 1_500;
 /// Rate of every link in a switched network, which has no emulated link to limit it.
 const SWITCH_RATE_BPS: u64 = 20_000_000;
 
@@ -63,16 +69,20 @@ impl FailureNetwork {
             route_socket: open_route_socket()?,
             between: Vec::new(),
             other_server: None,
+            near_boxes: Vec::new(),
+            carriers: Vec::new(),
         };
-        let mut ports = PendingPorts::default();
+        let mut boxes = Vec::new();
         if plan.one_subnet {
             builder.build_switched(plan, &client, &server)?;
         } else {
-            ports = builder.build_routed(plan, &client, &server)?;
+            boxes = builder.build_routed(plan, &client, &server)?;
         }
-        let PendingPorts { ports_and_boxes, carriers } = ports;
-        let emulator = start_emulator(plan, thread, ports_and_boxes)?;
-        let NetworkBuilder { route_socket: _, between, other_server } = builder;
+        let NetworkBuilder { route_socket: _, between, other_server, near_boxes, carriers } =
+            builder;
+        // The middlebox of path n must have number n - 1.
+        boxes.extend(near_boxes);
+        let emulator = start_emulator(thread, boxes)?;
         Ok(Self { client, server, other_server, _between: between, _carriers: carriers, emulator })
     }
 
@@ -82,25 +92,29 @@ impl FailureNetwork {
     }
 }
 
-/// Ports and middleboxes that the emulator does not own yet.
-#[derive(Debug, Default)]
-struct PendingPorts {
-    ports_and_boxes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
-    carriers: Vec<[CarrierControl; 2]>,
+/// Middlebox of a path with its ports, before the emulator owns them.
+#[derive(Debug)]
+pub(super) struct EmulatedBox {
+    pub(super) ports: [EmulatorPort; 2],
+    pub(super) router: EmulatedRouter,
+    pub(super) quality: PathQuality,
 }
 
-struct NetworkBuilder {
+pub(super) struct NetworkBuilder {
     /// Socket that creates interface pairs between any two namespaces.
-    route_socket: RouteSocket,
-    between: Vec<HostNamespace>,
+    pub(super) route_socket: RouteSocket,
+    pub(super) between: Vec<HostNamespace>,
     other_server: Option<HostNamespace>,
+    /// Middleboxes in front of the one that each path has.
+    pub(super) near_boxes: Vec<EmulatedBox>,
+    pub(super) carriers: Vec<[CarrierControl; 2]>,
 }
 
-fn create_host(name: &str) -> Result<HostNamespace, NetworkError> {
+pub(super) fn create_host(name: &str) -> Result<HostNamespace, NetworkError> {
     create_empty_host(name, write_default_settings)
 }
 
-fn create_router(name: &str) -> Result<HostNamespace, NetworkError> {
+pub(super) fn create_router(name: &str) -> Result<HostNamespace, NetworkError> {
     create_empty_host(name, || {
         write_default_settings()?;
         write_setting("net.ipv4.ip_forward", "1")?;
@@ -114,7 +128,7 @@ fn open_route_socket() -> Result<RouteSocket, NetworkError> {
 
 impl NetworkBuilder {
     /// Connects two hosts by a veth pair with the given interface names.
-    fn connect(
+    pub(super) fn connect(
         &mut self,
         (left_host, left_name): (&HostNamespace, &str),
         (right_host, right_name): (&HostNamespace, &str),
@@ -128,98 +142,115 @@ impl NetworkBuilder {
         right_host.route().set_up(right_name).map_err(NetworkError::kernel(&right_host.name))
     }
 
+    /// Builds the paths; returns the middlebox of each.
     fn build_routed(
         &mut self,
         plan: &FailurePlan,
         client: &HostNamespace,
         server: &HostNamespace,
-    ) -> Result<PendingPorts, NetworkError> {
+    ) -> Result<Vec<EmulatedBox>, NetworkError> {
         let core = create_router("core")?;
-        let mut pending = PendingPorts::default();
-        for (index, name) in plan.clients.iter().enumerate() {
-            let number = index + 1;
-            let gateway = create_router(&format!("gateway{number}"))?;
-            self.connect((client, name), (&gateway, "lan"))?;
-            let has_provider = plan.far_boxes.contains(&number);
-            let provider = has_provider.then(|| self.add_provider(&gateway, number)).transpose()?;
-            let last_router = provider.as_ref().unwrap_or(&gateway);
-            let (ports, carriers) = self.add_box_ports(last_router, &core, number)?;
-            let kernel_error = NetworkError::kernel(&last_router.name);
-            configure_wan(&mut last_router.route(), number).map_err(kernel_error)?;
-            let kernel_error = NetworkError::kernel(&client.name);
-            configure_client(&mut client.route(), plan, index).map_err(kernel_error)?;
-            let kernel_error = NetworkError::kernel(&gateway.name);
-            configure_gateway(&mut gateway.route(), number).map_err(kernel_error)?;
-            let kernel_error = NetworkError::kernel(&core.name);
-            configure_core_wan(&mut core.route(), number).map_err(kernel_error)?;
-            let middlebox = EmulatedRouter::new(
-                Ipv4Addr::new(100, 64, octet(number), 2),
-                v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, 2]),
-                [client_networks(number), wan_networks(number), provider_networks(number)].concat(),
-                &plan.rules(number),
-            );
-            let middlebox = if plan.late_boxes.contains(&number) {
-                middlebox.with_late_rules()
-            } else {
-                middlebox
-            };
-            pending.ports_and_boxes.push((ports, middlebox));
-            pending.carriers.push(carriers);
-            self.between.extend([Some(gateway), provider].into_iter().flatten());
+        let mut boxes = Vec::new();
+        for index in 0..plan.clients.len() {
+            boxes.push(self.add_path(plan, index, client, &core)?);
+        }
+        for (name, address) in &plan.idle_interfaces {
+            self.add_idle_interface(client, name, *address)?;
         }
         for (index, name) in SERVERS.iter().enumerate() {
             let lan = format!("lan{}", index + 1);
             self.connect((&core, &lan), (server, name))?;
             let kernel_error = NetworkError::kernel(&server.name);
-            configure_server(&mut server.route(), index, plan.server_routing)
+            configure_server(&mut server.route(), plan, index, plan.server_routing)
                 .map_err(kernel_error)?;
             let kernel_error = NetworkError::kernel(&core.name);
-            configure_core_lan(&mut core.route(), &lan, index).map_err(kernel_error)?;
+            configure_core_lan(&mut core.route(), plan, &lan, index).map_err(kernel_error)?;
         }
-        if plan.other_server {
-            self.other_server = Some(self.add_other_server(&core)?);
+        if let Some(kind) = plan.second_host {
+            self.other_server = Some(self.add_other_server(plan, kind, &core)?);
         }
         self.between.push(core);
-        Ok(pending)
+        Ok(boxes)
     }
 
-    /// Adds a router between a gateway and its middlebox.
-    fn add_provider(
+    /// Adds the path of an interface of the client, as far as the core.
+    fn add_path(
         &mut self,
-        gateway: &HostNamespace,
-        number: usize,
-    ) -> Result<HostNamespace, NetworkError> {
-        let provider = create_router(&format!("provider{number}"))?;
-        self.connect((gateway, "up"), (&provider, "lan"))?;
-        let configure_link =
-            |host: &HostNamespace, link, own_octet, next_octet, targets: [Prefix; 2]| {
-                let mut route = host.route();
-                let own_addresses = provider_addresses(number, own_octet);
-                let next_hops = provider_addresses(number, next_octet);
-                for ((own, next), to) in own_addresses.into_iter().zip(next_hops).zip(targets) {
-                    route.add_address(link, own)?;
-                    let (gateway, source) = (Some(next.address()), None);
-                    let (table, metric) = (None, None);
-                    route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
-                }
-                Ok(())
-            };
-        configure_link(gateway, "up", 1, 2, [Prefix::ALL_V4, Prefix::ALL_V6])
-            .map_err(NetworkError::kernel(&gateway.name))?;
-        configure_link(&provider, "lan", 2, 1, client_networks(number))
-            .map_err(NetworkError::kernel(&provider.name))?;
-        Ok(provider)
+        plan: &FailurePlan,
+        index: usize,
+        client: &HostNamespace,
+        core: &HostNamespace,
+    ) -> Result<EmulatedBox, NetworkError> {
+        let number = index + 1;
+        let name = plan.clients.get(index).copied().unwrap_or_default();
+        let gateway = create_router(&format!("gateway{number}"))?;
+        self.connect_client(plan, (number, name), (client, &gateway, core))?;
+        let provider = self.add_provider(plan, number, &gateway)?;
+        let last_router = provider.as_ref().unwrap_or(&gateway);
+        let core_link = format!("wan{number}");
+        let ports =
+            self.add_box_ports((last_router, "wan"), (core, &core_link), &number.to_string())?;
+        let kernel_error = NetworkError::kernel(&last_router.name);
+        configure_wan(&mut last_router.route(), number).map_err(kernel_error)?;
+        let kernel_error = NetworkError::kernel(&client.name);
+        configure_client(&mut client.route(), plan, index).map_err(kernel_error)?;
+        let kernel_error = NetworkError::kernel(&gateway.name);
+        configure_gateway(&mut gateway.route(), plan, number).map_err(kernel_error)?;
+        let kernel_error = NetworkError::kernel(&core.name);
+        configure_core_wan(&mut core.route(), number).map_err(kernel_error)?;
+        if plan.proxies.contains(&number) {
+            let servers = [0, 1].map(|server| server_addresses(false, server, 2));
+            let servers: Vec<_> = servers
+                .into_iter()
+                .flatten()
+                .map(|server| Prefix::host(server.address()))
+                .collect();
+            proxy::start(&gateway, client_networks(number), &servers)?;
+        }
+        let inside = [
+            lan_addresses(plan.identical_modems, number, 0).map(Prefix::network),
+            wan_networks(number),
+            provider_networks(number),
+        ];
+        let [v4, v6] = wan_addresses(number, 2).map(Prefix::address);
+        let router = EmulatedRouter::at(v4, v6, inside.concat(), &plan.rules(number));
+        let router =
+            if plan.late_boxes.contains(&number) { router.with_late_rules() } else { router };
+        self.between.extend([Some(gateway), provider].into_iter().flatten());
+        Ok(EmulatedBox { ports, router, quality: plan.quality(number) })
     }
 
-    /// Adds a second host with the server's first address; path 2 leads there.
-    fn add_other_server(&mut self, core: &HostNamespace) -> Result<HostNamespace, NetworkError> {
+    /// Adds a second host with the server's first address. Path 2 leads there, or a part of the
+    /// flows.
+    fn add_other_server(
+        &mut self,
+        plan: &FailurePlan,
+        kind: SecondHost,
+        core: &HostNamespace,
+    ) -> Result<HostNamespace, NetworkError> {
         let other_server = create_host("other")?;
         self.connect((core, "lan3"), (&other_server, "s1"))?;
         let kernel_error = NetworkError::kernel(&other_server.name);
-        configure_server(&mut other_server.route(), 0, Routing::BySource).map_err(kernel_error)?;
+        configure_server(&mut other_server.route(), plan, 0, Routing::BySource)
+            .map_err(kernel_error)?;
+        let server_addresses = |octet| server_addresses(plan.is_server_private(), 0, octet);
+        if kind == SecondHost::Balanced {
+            access::hash_flows(&core.namespace)?;
+            let [core_address, _] = server_addresses(1);
+            let [server_address, _] = server_addresses(2);
+            let mut route = core.route();
+            route
+                .add_address("lan3", Prefix::host(core_address.address()))
+                .and_then(|()| {
+                    let to = Prefix::host(server_address.address());
+                    route.add_multipath_route(to, &[("lan1", None), ("lan3", None)])
+                })
+                .map_err(NetworkError::kernel(&core.name))?;
+            return Ok(other_server);
+        }
         let mut route = core.route();
         let mut route_second_path = || {
-            let address_pairs = server_addresses(0, 1).into_iter().zip(server_addresses(0, 2));
+            let address_pairs = server_addresses(1).into_iter().zip(server_addresses(2));
             for (from, (core_address, server_address)) in
                 client_networks(2).into_iter().zip(address_pairs)
             {
@@ -236,34 +267,25 @@ impl NetworkBuilder {
         Ok(other_server)
     }
 
-    /// Creates two interfaces whose other ends are ports of the emulator.
-    fn add_box_ports(
+    /// Creates an interface of each host whose other end is a port of the emulator.
+    pub(super) fn add_box_ports(
         &mut self,
-        gateway: &HostNamespace,
-        core: &HostNamespace,
-        number: usize,
-    ) -> Result<([EmulatorPort; 2], [CarrierControl; 2]), NetworkError> {
-        let backend = choose_backend(None, std::slice::from_ref(gateway))?;
-        let core_interface = format!("wan{number}");
-        let (near_port_name, far_port_name) = (format!("{number}-0"), format!("{number}-1"));
-        let (near_port, near_carrier) = create_interface(
-            backend,
-            &mut self.route_socket,
-            gateway,
-            ("wan", MTU),
-            &near_port_name,
-        )?;
-        let (far_port, far_carrier) = create_interface(
-            backend,
-            &mut self.route_socket,
-            core,
-            (&core_interface, MTU),
-            &far_port_name,
-        )?;
-        for (host, name) in [(gateway, "wan"), (core, core_interface.as_str())] {
+        near: (&HostNamespace, &str),
+        far: (&HostNamespace, &str),
+        port_prefix: &str,
+    ) -> Result<[EmulatorPort; 2], NetworkError> {
+        let backend = choose_backend(None, std::slice::from_ref(near.0))?;
+        let mut add_port = |(host, name): (&HostNamespace, &str), index| {
+            let (interface, port_name) = ((name, MTU), format!("{port_prefix}-{index}"));
+            let (port, carrier) =
+                create_interface(backend, &mut self.route_socket, host, interface, &port_name)?;
             host.route().set_up(name).map_err(NetworkError::kernel(&host.name))?;
-        }
-        Ok(([near_port, far_port], [near_carrier, far_carrier]))
+            Ok::<_, NetworkError>((port, carrier))
+        };
+        let (near_port, near_carrier) = add_port(near, 0)?;
+        let (far_port, far_carrier) = add_port(far, 1)?;
+        self.carriers.push([near_carrier, far_carrier]);
+        Ok([near_port, far_port])
     }
 
     /// Connects all interfaces to one switch.
@@ -339,15 +361,25 @@ fn configure_client(
     let number = index + 1;
     let Some(link) = plan.clients.get(index) else { return Ok(()) };
     let destinations = [Prefix::ALL_V4, Prefix::ALL_V6];
-    let address_pairs = client_addresses(number, 2).into_iter().zip(client_addresses(number, 1));
+    let is_point_to_point =
+        matches!(plan.access(number), Some(AccessKind::Tunnel { gateway: false, .. }));
+    let lan_addresses = |octet| lan_addresses(plan.identical_modems, number, octet);
+    let address_pairs = lan_addresses(2).into_iter().zip(lan_addresses(1));
     for ((own_address, gateway_address), to) in address_pairs.zip(destinations) {
+        if !plan.has_family(number, own_address.address().is_ipv4()) {
+            continue;
+        }
+        let (own_address, gateway) = if is_point_to_point {
+            (Prefix::host(own_address.address()), None)
+        } else {
+            (own_address, Some(gateway_address.address()))
+        };
         route.add_address(link, own_address)?;
-        let gateway = Some(gateway_address.address());
         let default = RouteSpec { to, link, gateway, source: None, table: None, metric: None };
         match plan.routing {
             Routing::BySource => {
                 add_source_route(route, own_address.address(), link, (to, gateway), index)?;
-                if index == 0 {
+                if index == plan.first_interface(to.address().is_ipv4()) {
                     route.add_route(&default)?;
                 }
             }
@@ -355,15 +387,23 @@ fn configure_client(
                 let metric = Some(100 * number as u32);
                 route.add_route(&RouteSpec { metric, ..default })?;
             }
-            Routing::FirstOnly if index == 0 => route.add_route(&default)?,
-            Routing::FirstOnly | Routing::LinkLocalOnly => {}
+            Routing::FirstOnly | Routing::Paired
+                if index == plan.first_interface(to.address().is_ipv4()) =>
+            {
+                route.add_route(&default)?;
+            }
+            Routing::FirstOnly | Routing::Paired | Routing::LinkLocalOnly => {}
         }
     }
     Ok(())
 }
 
-fn configure_gateway(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
-    client_addresses(number, 1)
+fn configure_gateway(
+    route: &mut RouteSocket,
+    plan: &FailurePlan,
+    number: usize,
+) -> Result<(), NetlinkError> {
+    lan_addresses(plan.identical_modems, number, 1)
         .into_iter()
         .try_for_each(|address| route.add_address("lan", address))
 }
@@ -391,27 +431,40 @@ fn configure_core_wan(route: &mut RouteSocket, number: usize) -> Result<(), Netl
 
 fn configure_core_lan(
     route: &mut RouteSocket,
+    plan: &FailurePlan,
     link: &str,
     index: usize,
 ) -> Result<(), NetlinkError> {
-    server_addresses(index, 1).into_iter().try_for_each(|address| route.add_address(link, address))
+    let addresses = server_addresses(plan.is_server_private(), index, 1);
+    addresses.into_iter().try_for_each(|address| route.add_address(link, address))
 }
 
 fn configure_server(
     route: &mut RouteSocket,
+    plan: &FailurePlan,
     index: usize,
     routing: Routing,
 ) -> Result<(), NetlinkError> {
     let Some(link) = SERVERS.get(index) else { return Ok(()) };
     let destinations = [Prefix::ALL_V4, Prefix::ALL_V6];
-    let address_pairs = server_addresses(index, 2).into_iter().zip(server_addresses(index, 1));
+    let server_addresses = |octet| server_addresses(plan.is_server_private(), index, octet);
+    let address_pairs = server_addresses(2).into_iter().zip(server_addresses(1));
     for ((own_address, gateway_address), to) in address_pairs.zip(destinations) {
         route.add_address(link, own_address)?;
         let gateway = Some(gateway_address.address());
         if routing == Routing::BySource {
             add_source_route(route, own_address.address(), link, (to, gateway), index)?;
         }
-        if index == 0 {
+        let to = match (index, routing, client_networks(index + 1)) {
+            (0, _, _) => Some(to),
+            (_, Routing::Paired, [v4, v6]) => Some(if to.address().is_ipv4() { v4 } else { v6 }),
+            (
+                _,
+                Routing::BySource | Routing::ByMetric | Routing::FirstOnly | Routing::LinkLocalOnly,
+                _,
+            ) => None,
+        };
+        if let Some(to) = to {
             let (source, table, metric) = (None, None, None);
             route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
         }
@@ -424,74 +477,14 @@ fn add_plain_route(route: &mut RouteSocket, to: Prefix, link: &str) -> Result<()
     route.add_route(&RouteSpec { to, link, gateway, source, table, metric })
 }
 
-/// Returns the IPv4 and IPv6 address of a host in the network of the client's interface `number`.
-fn client_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
-    [
-        prefix(Ipv4Addr::new(10, 1, octet(number), host_octet).into(), 24),
-        prefix(v6([0x2001, 0xdb8, 1, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
-    ]
-}
-
-fn client_networks(number: usize) -> [Prefix; 2] {
-    client_addresses(number, 0).map(Prefix::network)
-}
-
-/// Returns addresses of the network of gateway (1), middlebox (2) and core (3).
-fn wan_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
-    [
-        prefix(Ipv4Addr::new(100, 64, octet(number), host_octet).into(), 24),
-        prefix(v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
-    ]
-}
-
-fn wan_networks(number: usize) -> [Prefix; 2] {
-    wan_addresses(number, 0).map(Prefix::network)
-}
-
-/// Returns addresses of the network of gateway (1) and provider (2), if there is a provider.
-fn provider_addresses(number: usize, host_octet: u8) -> [Prefix; 2] {
-    [
-        prefix(Ipv4Addr::new(100, 65, octet(number), host_octet).into(), 24),
-        prefix(v6([0x2001, 0xdb8, 0xfe, number as u16, 0, 0, 0, host_octet.into()]).into(), 64),
-    ]
-}
-
-fn provider_networks(number: usize) -> [Prefix; 2] {
-    provider_addresses(number, 0).map(Prefix::network)
-}
-
-/// Returns addresses of the network of core (1) and server (2); they look public.
-fn server_addresses(index: usize, host_octet: u8) -> [Prefix; 2] {
-    let v4_address = match index {
-        0 => Ipv4Addr::new(198, 51, 100, host_octet),
-        _ => Ipv4Addr::new(203, 0, 113, host_octet),
-    };
-    let v6_address = v6([0x2001, 0xdb8, 2, index as u16 + 1, 0, 0, 0, host_octet.into()]);
-    [prefix(v4_address.into(), 24), prefix(v6_address.into(), 64)]
-}
-
-fn prefix(address: IpAddr, bits: u8) -> Prefix {
-    Prefix::new(address, bits).unwrap_or(Prefix::host(address))
-}
-
-fn v6(words: [u16; 8]) -> Ipv6Addr {
-    words.into()
-}
-
-fn octet(number: usize) -> u8 {
-    u8::try_from(number).unwrap_or(u8::MAX)
-}
-
 fn start_emulator(
-    plan: &FailurePlan,
     thread: EmulatorThread,
-    ports_and_boxes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
+    boxes: Vec<EmulatedBox>,
 ) -> Result<Emulator, NetworkError> {
-    let qualities: Vec<PathQuality> =
-        (1..=ports_and_boxes.len()).map(|path| plan.quality(path)).collect();
+    let qualities: Vec<PathQuality> = boxes.iter().map(|emulated| emulated.quality).collect();
     let (_, routes) = build_topology(&qualities);
-    let paths = ports_and_boxes.into_iter().zip(routes).map(|((ports, middlebox), routes)| {
-        EmulatedPath { ports, routes, split: true, router: Some(middlebox) }
+    let paths = boxes.into_iter().zip(routes).map(|(EmulatedBox { ports, router, .. }, routes)| {
+        EmulatedPath { ports, routes, split: true, router: Some(router) }
     });
     let emulated_paths = paths.collect();
     let topology = move || Ok(build_topology(&qualities).0);

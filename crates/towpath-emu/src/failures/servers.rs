@@ -27,6 +27,7 @@ pub(super) fn serve(kind: ServerBehaviour, mut connection: &Socket) -> io::Resul
         ServerBehaviour::Tls => serve_tls(connection),
         ServerBehaviour::Ssh => serve_ssh(connection),
         ServerBehaviour::ClosesOnData => connection.read(&mut [0; MAX_HEAD_BYTES]).map(drop),
+        ServerBehaviour::Idle => io::copy(&mut connection, &mut io::sink()).map(drop),
         ServerBehaviour::Multipath
         | ServerBehaviour::Plain
         | ServerBehaviour::Once

@@ -230,7 +230,9 @@ fn write_host_settings(host: &Host) -> Result<(), NetworkError> {
 }
 
 pub(crate) fn write_setting(name: &str, value: &str) -> Result<(), NetworkError> {
-    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    // As sysctl does: with slashes, the name of an interface may contain dots.
+    let name = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
+    let path = format!("/proc/sys/{name}");
     fs::write(path, value).map_err(NetworkError::system(format!("set `{name}` to `{value}`")))
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct PacketMatch {
     pub(crate) option: Option<MptcpOptionKind>,
     /// Minimum payload in bytes.
     pub(crate) payload_bytes: usize,
+    /// TCP port of either end; `None` matches all.
+    pub(crate) port: Option<u16>,
 }
 
 /// Phase of a connection that a packet belongs to.
@@ -66,6 +68,12 @@ pub(crate) enum PacketAction {
     TranslateFor(u16),
     /// A further subflow loses its backup flag B (RFC 8684 §3.2).
     ClearBackup,
+    /// The server's public address is translated to its private one (RFC 3022 §2.1). Packets to
+    /// the private address are dropped.
+    MapServer {
+        public: Ipv4Addr,
+        private: Ipv4Addr,
+    },
 }
 
 /// Reason for an ICMP "destination unreachable".
@@ -118,7 +126,7 @@ enum RuleResult {
 impl PacketMatch {
     /// Matches every packet, TCP or not.
     pub(crate) const ALL: Self =
-        Self { phase: ConnectionPhase::Any, option: None, payload_bytes: 0 };
+        Self { phase: ConnectionPhase::Any, option: None, payload_bytes: 0, port: None };
 
     /// Matches packets of one phase.
     pub(crate) const fn of(phase: ConnectionPhase) -> Self {
@@ -135,6 +143,11 @@ impl PacketMatch {
         Self { payload_bytes, ..self }
     }
 
+    /// Restricts the match to connections with this TCP port at either end.
+    pub(crate) const fn on_port(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
+    }
+
     fn matches(self, bytes: &[u8]) -> bool {
         if self == Self::ALL {
             return true;
@@ -149,7 +162,10 @@ impl PacketMatch {
         let option = self
             .option
             .is_none_or(|kind| tcp.options(bytes).any(|(_, subtype)| kind.matches(subtype)));
-        phase && option && tcp.payload(bytes).len() >= self.payload_bytes
+        let port = self
+            .port
+            .is_none_or(|port| tcp.ports(bytes).is_some_and(|ports| ports.contains(&port)));
+        phase && option && port && tcp.payload(bytes).len() >= self.payload_bytes
     }
 }
 
@@ -162,6 +178,13 @@ impl EmulatedRouter {
     ) -> Self {
         let (rules, translator) = (rules.to_vec(), Nat::new(v4));
         Self { v4, v6, inside, rules, late: false, now: Instant::default(), translator }
+    }
+
+    /// Creates a router with the addresses of each family; one of the other family is ignored.
+    pub(crate) fn at(v4: IpAddr, v6: IpAddr, inside: Vec<Prefix>, rules: &[RouterRule]) -> Self {
+        let v4 = if let IpAddr::V4(v4) = v4 { v4 } else { Ipv4Addr::UNSPECIFIED };
+        let v6 = if let IpAddr::V6(v6) = v6 { v6 } else { Ipv6Addr::UNSPECIFIED };
+        Self::new(v4, v6, inside, rules)
     }
 
     /// Makes the rules apply only to packets whose time to live has not expired.
@@ -247,6 +270,13 @@ impl EmulatedRouter {
             PacketAction::ClearBackup => {
                 packet::clear_backup(&mut bytes);
                 RuleResult::Packet(bytes)
+            }
+            PacketAction::MapServer { public, private } => {
+                if nat::map_server(up, &mut bytes, public, private) {
+                    RuleResult::Packet(bytes)
+                } else {
+                    RuleResult::Answer(None)
+                }
             }
         }
     }

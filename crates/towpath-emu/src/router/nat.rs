@@ -131,6 +131,46 @@ impl Nat {
     }
 }
 
+/// Replaces the server's public address by its private one on the way up, and back on the way
+/// down, also in the quotes of ICMP messages; IPv6 passes unchanged.
+///
+/// Returns false for a packet from outside to the private address, which is not routed there.
+pub(super) fn map_server(up: bool, packet: &mut [u8], public: Ipv4Addr, private: Ipv4Addr) -> bool {
+    if packet.first().is_none_or(|first| first >> 4 != 4) {
+        return true;
+    }
+    let (offset, quoted_offset) =
+        if up { (DST_OFFSET, SRC_OFFSET) } else { (SRC_OFFSET, DST_OFFSET) };
+    let (from, to) = if up { (public, private) } else { (private, public) };
+    if up && read(packet, DST_OFFSET) == Some(private.octets()) {
+        return false;
+    }
+    let is_tcp = TcpHeader::parse(packet).is_some();
+    if replace(packet, offset, from, to) {
+        headers::update_ipv4_checksum(packet);
+        if is_tcp {
+            headers::update_tcp_checksum(packet);
+        }
+    }
+    if packet::is_icmp_error(packet)
+        && let Some((_, message)) = packet::find_icmp(packet)
+    {
+        let quoted = message + ICMP_HEADER_BYTES;
+        if replace(packet, quoted + quoted_offset, from, to) {
+            headers::update_ipv4_checksum(packet.get_mut(quoted..).unwrap_or_default());
+            if write(packet, message + 2, [0; 2]).is_some() {
+                headers::complete_checksum(packet, message, 2);
+            }
+        }
+    }
+    true
+}
+
+/// Replaces an address at an offset; false if another one is there.
+fn replace(packet: &mut [u8], offset: usize, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+    read(packet, offset) == Some(from.octets()) && write(packet, offset, to.octets()).is_some()
+}
+
 /// Returns the index of the connection with this outside port.
 fn connection_index(outside: [u8; 2]) -> Option<usize> {
     u16::from_be_bytes(outside).checked_sub(FIRST_PORT).map(usize::from)

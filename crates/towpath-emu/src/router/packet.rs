@@ -64,6 +64,12 @@ impl TcpHeader {
         self.flags.contains(flags)
     }
 
+    /// Returns the source and destination ports.
+    pub(crate) fn ports(self, packet: &[u8]) -> Option<[u16; 2]> {
+        let [s0, s1, d0, d1] = *packet.get(self.ip_bytes..)?.first_chunk()?;
+        Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
+    }
+
     pub(crate) fn payload(self, packet: &[u8]) -> &[u8] {
         packet.get(self.header_bytes..).unwrap_or(&[])
     }

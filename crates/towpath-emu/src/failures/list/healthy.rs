@@ -124,6 +124,15 @@ pub(super) const CASES: &[FailureCase] = &[
         ],
     },
     FailureCase {
+        name: "healthy-parallel-links",
+        title: "two parallel links on the second path",
+        symptom: "Two subflows carry data.",
+        explanation: "A router distributes connections over both links, and each works.",
+        cause: None,
+        needs_server_report: false,
+        changes: &[NetworkMutation::ParallelLinks(2, 3)],
+    },
+    FailureCase {
         name: "healthy-laminar",
         title: "each interface uses its own address of the server",
         symptom: "The connection has two subflows: from c1 to s1, and from c2 to s2.",

@@ -6,14 +6,21 @@ pub(super) mod connection;
 mod healthy;
 mod mixed;
 pub(super) mod path;
+mod reports;
 pub(super) mod variations;
 
 use super::case::FailureCase;
 
 /// Returns all cases: failures by layer, then the healthy networks.
 pub fn cases() -> impl Iterator<Item = &'static FailureCase> + Send {
-    let lists =
-        [application::CASES, configuration::CASES, connection::CASES, path::CASES, healthy::CASES];
+    let lists = [
+        application::CASES,
+        configuration::CASES,
+        connection::CASES,
+        path::CASES,
+        reports::CASES,
+        healthy::CASES,
+    ];
     lists.into_iter().flatten()
 }
 

@@ -260,6 +260,15 @@ pub(super) const CASES: &[FailureCase] = &[
         changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
     },
     FailureCase {
+        name: "parallel-link-silent",
+        title: "one of two parallel links on the second path drops packets",
+        symptom: "The second subflow works in some connections and not in others.",
+        explanation: "A router distributes connections over two links by their ports. One link is down.",
+        cause: Some("parallel-link-silent"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::ParallelLinks(2, 3), NetworkMutation::SilentParallelLink(2)],
+    },
+    FailureCase {
         name: "path-silent-first",
         title: "the first path falls silent during the connection",
         symptom: "After a short stall, the second path carries all data.",

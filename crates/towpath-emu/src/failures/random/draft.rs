@@ -3,14 +3,16 @@
 use super::super::case::{HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour};
 use super::super::list::connection::SERVER_V6;
 use super::super::list::variations::NAT;
-use super::CaseRng;
+use super::{CaseRng, features};
 use crate::router::RouterRule;
 
 /// Names of the client's interfaces; a case uses the first ones.
-const INTERFACE_NAMES: [&[&str]; 3] = [
+const INTERFACE_NAMES: [&[&str]; 5] = [
     &["c1", "c2", "c3", "c4"],
     &["eth0", "wlan0", "wwan0", "wwan1"],
     &["enp3s0", "wlp2s0", "wwp0s20u4", "usb0"],
+    &["eth0.100", "eth0.200", "eth1.100", "eth1.200"],
+    &["enx0050b6123456", "wlx00c0caabcdef", "wwp0s20f0u4i12", "bond0.4000"],
 ];
 
 /// Causes that a client may confuse, as (true cause, accepted cause, always accepted).
@@ -49,13 +51,32 @@ pub(super) enum DrawnServer {
     Ssh,
     /// Server that closes the connection at the first bytes.
     ClosesOnData,
+    /// Server that reads everything and never replies.
+    Idle,
 }
+
+/// Ranges of delays in one direction and of rates, with their weights.
+const DELAY_RANGES_MS: &[(usize, [u64; 2])] = &[(85, [2, 40]), (15, [40, 70])];
+const RATE_RANGES_KBPS: &[(usize, [u64; 2])] =
+    &[(10, [500, 2_000]), (75, [5_000, 60_000]), (15, [60_000, 300_000])];
+/// Kinds of servers with their weights.
+const SERVER_WEIGHTS: &[(usize, DrawnServer)] = &[
+    (25, DrawnServer::Echo),
+    (25, DrawnServer::Towpath),
+    (20, DrawnServer::Web),
+    (10, DrawnServer::Tls),
+    (10, DrawnServer::Ssh),
+    (8, DrawnServer::ClosesOnData),
+    (6, DrawnServer::Idle),
+];
 
 /// Evidence that a diagnosis needs to find a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Evidence {
     /// Configuration, or the handshake of the first subflow.
     Handshake,
+    /// None: chance decides in each run if the fault has an effect.
+    Chance,
     /// Further subflows, so the connection must stay open.
     Join,
     /// Data in both directions over each path.
@@ -67,7 +88,7 @@ pub(super) enum Evidence {
 /// Ground truth of a random failure case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroundTruth {
-    /// Injected causes; empty for a healthy network.
+    /// Injected causes, those that the client can find first; empty for a healthy network.
     pub causes: Vec<&'static str>,
     /// Acceptable first findings: injected causes or verdicts.
     pub accepted: Vec<&'static str>,
@@ -75,7 +96,7 @@ pub struct GroundTruth {
     pub decidable: bool,
     /// True if a client with this kind of server can find all causes.
     pub all_decidable: bool,
-    /// Number of subflows that can carry data in the absence of faults.
+    /// Number of the client's addresses that carry data in the absence of faults, without backups.
     pub paths: u32,
     /// One-line summary of the draft.
     pub summary: String,
@@ -101,34 +122,38 @@ pub(super) struct CaseDraft {
     pub(super) nat: Vec<bool>,
     /// Paths with one more router in front of their middlebox.
     pub(super) far_boxes: Vec<bool>,
+    /// Paths with a provider that is not a plain router.
+    pub(super) providers: Vec<usize>,
+    /// Path whose interface is a tunnel, and true if the tunnel has a gateway.
+    pub(super) tunnel: Option<(usize, bool)>,
+    /// Path whose interface has only addresses of the other family.
+    pub(super) other_family_path: Option<usize>,
+    /// True if the server is behind an address translation.
+    pub(super) private_server: bool,
+    /// Number of endpoints that are backups although nothing is wrong.
+    pub(super) backups: u32,
     pub(super) extra_changes: Vec<NetworkMutation>,
     /// Parts of the network that a fault has already changed.
     pub(super) claimed_parts: Vec<&'static str>,
     pub(super) faults: Vec<(&'static str, Evidence)>,
+    /// Further acceptable findings.
+    pub(super) also_accepted: Vec<&'static str>,
+    /// Unusual but correct properties.
+    pub(super) features: Vec<String>,
     pub(super) descriptions: Vec<String>,
 }
 
 impl CaseDraft {
     pub(super) fn new(rng: CaseRng) -> Self {
-        let interface_count = rng.weighted("interfaces", &[(60, 2), (25, 3), (15, 4)]).unwrap_or(2);
+        let interface_count =
+            rng.weighted("interfaces", &[(10, 1), (52, 2), (23, 3), (15, 4)]).unwrap_or(2);
         let interfaces = INTERFACE_NAMES
             .get(rng.below("names", INTERFACE_NAMES.len()))
             .copied()
             .unwrap_or_default();
         let interfaces = interfaces.get(..interface_count).unwrap_or_default();
         let v4 = rng.chance("IPv4", 65);
-        let server = rng.weighted(
-            "server",
-            &[
-                (25, DrawnServer::Echo),
-                (25, DrawnServer::Towpath),
-                (20, DrawnServer::Web),
-                (10, DrawnServer::Tls),
-                (10, DrawnServer::Ssh),
-                (10, DrawnServer::ClosesOnData),
-            ],
-        );
-        let server = server.unwrap_or(DrawnServer::Echo);
+        let server = rng.weighted("server", SERVER_WEIGHTS).unwrap_or(DrawnServer::Echo);
         let mut draft = Self {
             interfaces,
             v4,
@@ -146,31 +171,86 @@ impl CaseDraft {
             far_boxes: (1..=interface_count)
                 .map(|path| rng.chance(&format!("far {path}"), 20))
                 .collect(),
+            providers: Vec::new(),
+            tunnel: None,
+            other_family_path: None,
+            private_server: false,
+            backups: 0,
             extra_changes: Vec::new(),
             claimed_parts: Vec::new(),
             faults: Vec::new(),
+            also_accepted: Vec::new(),
+            features: Vec::new(),
             descriptions: Vec::new(),
         };
         for path in 1..=interface_count {
-            let delay_ms = rng.uniform(&format!("delay {path}"), [2, 40]);
-            let rate_kbps = rng.uniform(&format!("rate {path}"), [5, 60]) * 1_000;
+            let delay_range = rng.weighted(&format!("delays {path}"), DELAY_RANGES_MS);
+            let rate_range = rng.weighted(&format!("rates {path}"), RATE_RANGES_KBPS);
+            let delay_ms = rng.uniform(&format!("delay {path}"), delay_range.unwrap_or([2, 40]));
+            let rate_kbps = rng.uniform(&format!("rate {path}"), rate_range.unwrap_or([5_000; 2]));
             draft.qualities.push(PathQuality { delay_ms, rate_kbps, ..PathQuality::DEFAULT });
         }
-        draft.endpoints =
-            (2..=interface_count).map(|path| draft.endpoint(path, "subflow")).collect();
         if draft.announces {
             draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
         }
+        features::add_features(rng, &mut draft);
+        draft.endpoints =
+            (2..=interface_count).map(|path| draft.endpoint(path, "subflow")).collect();
+        features::add_settings(rng, &mut draft);
         draft
     }
 
     /// Returns the client's address on a path; paths count from 1.
     pub(super) fn address(&self, path: usize) -> String {
-        if self.v4 { format!("10.1.{path}.2") } else { format!("2001:db8:1:{path}::2") }
+        if self.v4 == self.has_family(path) {
+            format!("10.1.{path}.2")
+        } else {
+            format!("2001:db8:1:{path}::2")
+        }
     }
 
     pub(super) fn prefix(&self, path: usize) -> String {
-        format!("{}/{}", self.address(path), if self.v4 { 24 } else { 64 })
+        let length = match (self.tunnel == Some((path, false)), self.v4) {
+            (true, true) => 32,
+            (true, false) => 128,
+            (false, true) => 24,
+            (false, false) => 64,
+        };
+        format!("{}/{length}", self.address(path))
+    }
+
+    /// Returns true if a path's interface has addresses of the connection's family.
+    pub(super) fn has_family(&self, path: usize) -> bool {
+        self.other_family_path != Some(path)
+    }
+
+    pub(super) fn is_tunnel(&self, path: usize) -> bool {
+        self.tunnel.is_some_and(|(tunnel_path, _)| tunnel_path == path)
+    }
+
+    /// Returns true if a router is between a path's gateway and its middlebox.
+    pub(super) fn has_provider(&self, path: usize) -> bool {
+        let is_far = path.checked_sub(1).and_then(|index| self.far_boxes.get(index));
+        self.providers.contains(&path) || is_far.copied().unwrap_or_default()
+    }
+
+    /// Marks a path as one with a special provider instead of a plain router.
+    pub(super) fn set_provider(&mut self, path: usize) {
+        self.providers.push(path);
+        if let Some(far) = path.checked_sub(1).and_then(|index| self.far_boxes.get_mut(index)) {
+            *far = false;
+        }
+    }
+
+    /// Returns the paths after the first one that this connection can use.
+    pub(super) fn further_paths(&self) -> Vec<usize> {
+        (2..=self.path_count()).filter(|path| self.has_family(*path)).collect()
+    }
+
+    /// Draws a further path; `None` if the connection can use one path only.
+    pub(super) fn pick_further_path(&self, rng: CaseRng, choice: &str) -> Option<usize> {
+        let paths = self.further_paths();
+        paths.get(rng.below(choice, paths.len())).copied()
     }
 
     pub(super) fn interface(&self, path: usize) -> &'static str {
@@ -186,7 +266,11 @@ impl CaseDraft {
 
     /// Returns the server's second address.
     pub(super) fn second_address(&self) -> &'static str {
-        if self.v4 { "203.0.113.2" } else { "2001:db8:2:2::2" }
+        match (self.v4, self.private_server) {
+            (true, false) => "203.0.113.2",
+            (true, true) => "172.20.2.2",
+            (false, _) => "2001:db8:2:2::2",
+        }
     }
 
     pub(super) fn path_count(&self) -> usize {
@@ -217,6 +301,7 @@ impl CaseDraft {
     fn can_show(&self, evidence: Evidence) -> bool {
         match evidence {
             Evidence::Handshake => true,
+            Evidence::Chance => false,
             Evidence::Join => self.server != DrawnServer::ClosesOnData,
             Evidence::Data => matches!(self.server, DrawnServer::Echo | DrawnServer::Towpath),
             Evidence::Peer => self.server == DrawnServer::Towpath,
@@ -224,13 +309,16 @@ impl CaseDraft {
     }
 
     pub(super) fn truth(&self) -> GroundTruth {
-        let causes: Vec<_> = self.faults.iter().map(|(cause, _)| *cause).collect();
+        let mut faults = self.faults.clone();
+        // Causes that the client can find come first.
+        faults.sort_by_key(|(_, evidence)| !self.can_show(*evidence));
+        let causes: Vec<_> = faults.iter().map(|(cause, _)| *cause).collect();
         let decidable = if causes.is_empty() {
             self.can_show(Evidence::Data)
         } else {
             self.faults.iter().any(|(_, evidence)| self.can_show(*evidence))
         };
-        let mut accepted = causes.clone();
+        let mut accepted = [causes.as_slice(), self.also_accepted.as_slice()].concat();
         if causes.is_empty() {
             accepted.push("healthy");
         }
@@ -249,8 +337,7 @@ impl CaseDraft {
             accepted.extend(equivalents.map(|(_, accepted_cause, _)| *accepted_cause));
         }
         let all_decidable = self.faults.iter().all(|(_, evidence)| self.can_show(*evidence));
-        let announced_paths = u32::from(self.announces);
-        let paths = self.path_count() as u32 + announced_paths;
+        let paths = (1 + self.further_paths().len() as u32).saturating_sub(self.backups);
         if causes.is_empty() && paths < 2 {
             accepted.push("one-path");
         }
@@ -266,12 +353,17 @@ impl CaseDraft {
             DrawnServer::Tls => "TLS",
             DrawnServer::Ssh => "SSH",
             DrawnServer::ClosesOnData => "a server that closes the connection",
+            DrawnServer::Idle => "a server that never replies",
         };
         let nats = self.nat.iter().enumerate().filter(|(_, nat)| **nat);
         let nats: Vec<_> = nats.map(|(index, _)| format!(", NAT {}", index + 1)).collect();
         let nats = nats.concat();
         let announces = if self.announces { ", announces" } else { "" };
-        let line = format!("{family}, {} interfaces, {server}{announces}{nats}", self.path_count());
+        let count = self.path_count();
+        let mut line = format!("{family}, {count} interfaces, {server}{announces}{nats}");
+        for feature in &self.features {
+            line = format!("{line}, {feature}");
+        }
         let faults = if self.descriptions.is_empty() {
             "healthy".to_owned()
         } else {
@@ -292,6 +384,7 @@ impl CaseDraft {
             DrawnServer::Tls => ServerBehaviour::Tls,
             DrawnServer::Ssh => ServerBehaviour::Ssh,
             DrawnServer::ClosesOnData => ServerBehaviour::ClosesOnData,
+            DrawnServer::Idle => ServerBehaviour::Idle,
         };
         let mut changes = vec![
             NetworkMutation::Clients(self.interfaces),

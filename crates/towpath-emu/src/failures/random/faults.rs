@@ -37,6 +37,10 @@ pub(super) enum Fault {
     Quality,
     /// Event while the connection is open.
     Meanwhile,
+    /// Transparent proxy on a path.
+    Proxy,
+    /// Load balancer in front of two servers.
+    Balancer,
 }
 
 /// Classes of faults with their weights.
@@ -51,28 +55,48 @@ pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
     (15, Fault::Further),
     (6, Fault::Quality),
     (4, Fault::Meanwhile),
+    (5, Fault::Proxy),
+    (5, Fault::Balancer),
 ];
 
 /// Injects a fault of one class; false if it conflicts with the draft.
 pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool {
     let pick_variant = |count| rng.below(&format!("which {fault:?}"), count);
-    // Number of a further path; the first path is 1.
-    let path = 2 + rng.below(&format!("path {fault:?}"), draft.path_count() - 1);
-    match fault {
-        Fault::Kernel => inject_kernel(pick_variant(4), draft),
-        Fault::Endpoints => inject_endpoints(pick_variant(7), path, draft),
-        Fault::Limits => inject_limits(pick_variant(3), draft),
-        Fault::Routes => inject_routes(pick_variant(5), path, draft),
-        Fault::Server => inject_server(pick_variant(8), draft),
-        Fault::Announced => inject_announced(pick_variant(4), draft),
-        Fault::First => inject_first_path_box(pick_variant(9), draft),
-        Fault::Further => inject_further_path_box(pick_variant(10), path, draft),
-        Fault::Quality => inject_quality(pick_variant(5), path, draft),
-        Fault::Meanwhile => inject_event(pick_variant(2), path, draft),
+    let further_path = draft.pick_further_path(rng, &format!("path {fault:?}"));
+    match (fault, further_path) {
+        (Fault::Kernel, _) => inject_kernel(pick_variant(4), draft),
+        (Fault::Endpoints, Some(path)) => inject_endpoints(pick_variant(7), path, draft),
+        (Fault::Limits, _) => inject_limits(pick_variant(3), draft),
+        (Fault::Routes, Some(path)) => inject_routes(pick_variant(5), path, draft),
+        (Fault::Server, _) => inject_server(pick_variant(8), draft),
+        (Fault::Announced, _) => inject_announced(pick_variant(6), draft),
+        (Fault::First, _) => inject_first_path_box(pick_variant(10), draft),
+        (Fault::Further, Some(path)) => inject_further_path_box(pick_variant(11), path, draft),
+        (Fault::Quality, Some(path)) => inject_quality(rng, pick_variant(5), path, draft),
+        (Fault::Meanwhile, Some(path)) => inject_event(pick_variant(2), path, draft),
+        (Fault::Proxy, _) => {
+            let path = further_path.filter(|_| rng.chance("proxy on a further path", 40));
+            inject_proxy(path.unwrap_or(1), draft)
+        }
+        (Fault::Balancer, Some(_)) => inject_balancer(pick_variant(2), draft),
+        (
+            Fault::Endpoints
+            | Fault::Routes
+            | Fault::Further
+            | Fault::Quality
+            | Fault::Meanwhile
+            | Fault::Balancer,
+            None,
+        ) => false,
     }
 }
 
-fn add_sysctl(draft: &mut CaseDraft, host: HostSide, name: &'static str, value: &'static str) {
+pub(super) fn add_sysctl(
+    draft: &mut CaseDraft,
+    host: HostSide,
+    name: &'static str,
+    value: &'static str,
+) {
     draft.extra_changes.push(NetworkMutation::Sysctl(host, name, value));
 }
 
@@ -89,6 +113,7 @@ fn inject_kernel(variant: usize, draft: &mut CaseDraft) -> bool {
             draft.extra_changes.push(NetworkMutation::OldKernel);
             ("kernel-without-mptcp", "no Multipath TCP in this kernel")
         }
+        2 if draft.further_paths().is_empty() => return false,
         2 => {
             add_sysctl(draft, HostSide::Client, "net.mptcp.pm_type", "1");
             draft.claimed_parts.extend(["endpoints", "limits"]);
@@ -108,7 +133,7 @@ fn inject_kernel(variant: usize, draft: &mut CaseDraft) -> bool {
 fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     // A server that announces an address gives the client a second path without any endpoint.
     let keeps_second_path =
-        matches!(variant, 0 | 5 | 6) && (draft.announces || draft.path_count() > 2);
+        matches!(variant, 0 | 5 | 6) && (draft.announces || draft.further_paths().len() > 1);
     if keeps_second_path || !draft.claim(&["endpoints"]) {
         return false;
     }
@@ -151,7 +176,7 @@ fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool 
             ("endpoint-wrong-role", Evidence::Handshake)
         }
         5 => {
-            let text = draft.endpoint(2, "subflow backup");
+            let text = draft.endpoint(path, "subflow backup");
             draft.endpoints = vec![text];
             ("endpoint-backup-only", Evidence::Handshake)
         }
@@ -171,9 +196,9 @@ fn inject_limits(variant: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["limits"]) {
         return false;
     }
-    let endpoint_count = draft.endpoints.len() as u32;
+    let endpoint_count = draft.further_paths().len() as u32;
     match variant {
-        0 => {
+        0 if endpoint_count > 0 => {
             draft.limits[0] = (0, 8);
             draft.add_fault("subflow-limit", Evidence::Handshake, "no subflow allowed".to_owned())
         }
@@ -188,7 +213,7 @@ fn inject_limits(variant: usize, draft: &mut CaseDraft) -> bool {
             )
         }
         _ => {
-            if !draft.claim(&["endpoints"]) {
+            if draft.private_server || !draft.claim(&["endpoints", "server's endpoints"]) {
                 return false;
             }
             draft.endpoints.clear();
@@ -220,11 +245,9 @@ fn inject_routes(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
         }
         2 | 3 if draft.v4 => {
             draft.routing = Routing::ByMetric;
-            let setting = if variant == 2 {
-                "net.ipv4.conf.all.rp_filter".to_owned()
-            } else {
-                format!("net.ipv4.conf.{}.rp_filter", draft.interface(path))
-            };
+            let link = if variant == 2 { "all" } else { draft.interface(path) };
+            // With slashes, as the name may contain dots.
+            let setting = format!("net/ipv4/conf/{link}/rp_filter");
             add_sysctl(draft, HostSide::Client, setting.clone().leak(), "1");
             draft.add_fault("reverse-path-filter", Evidence::Join, setting)
         }
@@ -240,6 +263,7 @@ fn inject_routes(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
 
 fn inject_server(variant: usize, draft: &mut CaseDraft) -> bool {
     let is_echo = matches!(draft.server, DrawnServer::Echo);
+    let further_count = draft.further_paths().len() as u32;
     match variant {
         0 if is_echo && draft.claim(&["listener"]) => {
             draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Plain));
@@ -251,12 +275,12 @@ fn inject_server(variant: usize, draft: &mut CaseDraft) -> bool {
             let description = "Multipath TCP switched off at the server".to_owned();
             draft.add_fault("listener-plain-tcp", Evidence::Handshake, description)
         }
-        3 | 4 if !draft.endpoints.is_empty() && draft.claim(&["server's limits"]) => {
-            let allowed = if variant == 3 { 0 } else { draft.endpoints.len() as u32 - 1 };
+        3 | 4 if further_count > 0 && draft.claim(&["server's limits"]) => {
+            let allowed = if variant == 3 { 0 } else { further_count - 1 };
             draft.limits[1] = (allowed, 8);
             draft.add_fault("peer-limit", Evidence::Join, format!("the server allows {allowed}"))
         }
-        5 if !draft.announces && draft.claim(&["server's kernel"]) => {
+        5 if further_count > 0 && !draft.announces && draft.claim(&["server's kernel"]) => {
             add_sysctl(draft, HostSide::Server, "net.mptcp.allow_join_initial_addr_port", "0");
             let description = "no subflow to the server's first address".to_owned();
             draft.add_fault("join-id0-denied", Evidence::Join, description)
@@ -281,6 +305,9 @@ fn inject_announced(variant: usize, draft: &mut CaseDraft) -> bool {
     }
     draft.endpoints.clear();
     draft.announces = true;
+    if draft.private_server || variant > 3 {
+        return announce_second_address(variant, draft);
+    }
     let (address, cause) = match (variant, draft.v4) {
         (0, true) => ("192.0.2.99", "announced-address-unreachable"),
         (0, false) => ("2001:db8:7::99", "announced-address-unreachable"),
@@ -301,6 +328,69 @@ fn inject_announced(variant: usize, draft: &mut CaseDraft) -> bool {
     };
     draft.server_endpoints = vec![format!("{address} signal")];
     draft.add_fault(cause, Evidence::Join, format!("{address} is announced"))
+}
+
+/// Announces the server's second address, which cannot be reached.
+fn announce_second_address(variant: usize, draft: &mut CaseDraft) -> bool {
+    let address = draft.second_address();
+    draft.server_endpoints = vec![format!("{address} signal")];
+    if draft.private_server {
+        let description = format!("{address} is announced through a NAT");
+        return draft.add_fault("announced-address-private", Evidence::Join, description);
+    }
+    let description = if variant == 4 || !draft.v4 {
+        draft.extra_changes.push(NetworkMutation::Down(HostSide::Server, 2));
+        "the link of the announced address is down"
+    } else {
+        add_sysctl(draft, HostSide::Server, "net.ipv4.conf.all.rp_filter", "1");
+        draft.extra_changes.push(NetworkMutation::ServerRouting(Routing::FirstOnly));
+        draft.also_accepted.push("reverse-path-filter");
+        "the server's filter drops packets to the announced address"
+    };
+    draft.add_fault("announced-address-unreachable", Evidence::Join, description.to_owned())
+}
+
+/// Makes a path end at a proxy that accepts TCP connections in the server's name.
+fn inject_proxy(path: usize, draft: &mut CaseDraft) -> bool {
+    let is_simple = !draft.has_provider(path) && !draft.is_tunnel(path);
+    if !is_simple || !draft.claim(&["box 1", "box", "listener"]) {
+        return false;
+    }
+    draft.extra_changes.push(NetworkMutation::Proxy(path));
+    if path > 1 {
+        draft.claimed_parts.extend(["endpoints", "limits"]);
+        let description = format!("a proxy on path {path}");
+        return draft.add_fault("join-option-stripped", Evidence::Join, description);
+    }
+    draft.also_accepted.push("synack-option-stripped");
+    if draft.further_paths().is_empty() {
+        // The program that answers does use plain TCP, and nothing shows that it is not the server.
+        draft.also_accepted.push("listener-plain-tcp");
+    }
+    draft.add_fault("syn-option-stripped", Evidence::Handshake, "a proxy on path 1".to_owned())
+}
+
+/// Puts two servers behind the server's address.
+fn inject_balancer(variant: usize, draft: &mut CaseDraft) -> bool {
+    let by_source = variant == 0;
+    let can_balance = if by_source {
+        draft.further_paths().contains(&2)
+    } else {
+        // A `towpath server` would give the report of another host than that of the connection.
+        draft.v4 && draft.server != DrawnServer::Towpath
+    };
+    if !can_balance || !draft.claim(&["box", "endpoints", "limits", "listener"]) {
+        return false;
+    }
+    let (change, evidence, description) = if by_source {
+        (NetworkMutation::OtherServer, Evidence::Join, "path 2 leads to another server")
+    } else {
+        // All flows of a connection may reach the same server.
+        draft.also_accepted.push("healthy");
+        (NetworkMutation::BalancedServers, Evidence::Chance, "flows are balanced over two servers")
+    };
+    draft.extra_changes.push(change);
+    draft.add_fault("load-balancer-other-host", evidence, description.to_owned())
 }
 
 fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
@@ -333,7 +423,16 @@ fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
         }
         6 => (strip_after_handshake, "option-stripped-after-handshake", Evidence::Join),
         7 => (REWRITE, "payload-rewritten", Evidence::Data),
-        _ => (DROP_TCP, "first-path-unusable", Evidence::Handshake),
+        8 | 9 => {
+            let side = if variant == 8 { DROP_TCP.side } else { LinkSide::Down };
+            let cause = if draft.further_paths().is_empty() {
+                "remote-silent"
+            } else {
+                "first-path-unusable"
+            };
+            (RouterRule { side, ..DROP_TCP }, cause, Evidence::Handshake)
+        }
+        _ => return false,
     };
     if let Some(path_rules) = draft.rules.first_mut() {
         path_rules.push(rule);
@@ -373,6 +472,7 @@ fn inject_further_path_box(variant: usize, path: usize, draft: &mut CaseDraft) -
             (all_packets(PacketAction::Unreachable(UnreachableReason::Network)), "join-unreachable")
         }
         8 => (all_packets(PacketAction::Unreachable(UnreachableReason::Host)), "join-unreachable"),
+        9 => (RouterRule { side: LinkSide::Down, ..DROP_ALL }, "path-silent"),
         _ => (all_packets(PacketAction::Drop), "path-silent"),
     };
     if !draft.claim(&["box", "endpoints", "limits"]) {
@@ -385,7 +485,7 @@ fn inject_further_path_box(variant: usize, path: usize, draft: &mut CaseDraft) -
     draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({variant})"))
 }
 
-fn inject_quality(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
+fn inject_quality(rng: CaseRng, variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     if !draft.claim(&["quality", "endpoints", "limits"]) {
         return false;
     }
@@ -397,15 +497,17 @@ fn inject_quality(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     };
     let cause = match variant {
         0 | 1 => {
-            *path_quality = PathQuality { loss_percent: 18, side, ..*path_quality };
+            let loss_percent = rng.uniform("loss", [14, 25]) as u32;
+            *path_quality = PathQuality { loss_percent, side, ..*path_quality };
             "path-lossy"
         }
         2 | 3 => {
-            *path_quality = PathQuality { mtu_bytes: 1_300, side, ..*path_quality };
+            let mtu_bytes = rng.uniform("MTU", [1_290, 1_380]) as u32;
+            *path_quality = PathQuality { mtu_bytes, side, ..*path_quality };
             "path-mtu-hole"
         }
         _ => {
-            *path_quality = PathQuality { delay_ms: 450, ..*path_quality };
+            *path_quality = PathQuality { delay_ms: 450, rate_kbps: 20_000, ..*path_quality };
             "path-much-slower"
         }
     };
@@ -430,15 +532,19 @@ pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
     let variant = rng.below("odd", 9);
     let description = match variant {
         0 => {
-            if let Some(last) = draft.endpoints.last_mut().filter(|_| draft.interfaces.len() > 2) {
+            let is_third = draft.further_paths().len() > 1 && draft.has_family(draft.path_count());
+            let index = draft.path_count().saturating_sub(2);
+            if let Some(last) = draft.endpoints.get_mut(index).filter(|_| is_third) {
                 *last += " backup";
+                draft.backups = 1;
             }
             "the last of several is a backup"
         }
-        1 => {
-            draft.endpoints = (1..=draft.path_count())
-                .map(|path| draft.endpoint(path, "subflow fullmesh"))
-                .collect();
+        1 if draft.claim(&["limits"]) => {
+            let mut paths = vec![1];
+            paths.extend(draft.further_paths());
+            draft.endpoints =
+                paths.into_iter().map(|path| draft.endpoint(path, "subflow fullmesh")).collect();
             "every address paired with every other"
         }
         2 => {
@@ -458,7 +564,7 @@ pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
             draft.extra_changes.push(NetworkMutation::Application(AppSocket::Multipath));
             "a program that has a connection"
         }
-        5 => {
+        5 if draft.claim(&["routing"]) => {
             draft.routing = Routing::ByMetric;
             "a default route for each interface"
         }
@@ -468,7 +574,7 @@ pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
             }
             "one packet in a hundred is lost"
         }
-        7 => {
+        7 if draft.claim(&["server's endpoints", "limits"]) && !draft.private_server => {
             draft.announces = true;
             draft.server_endpoints = vec![format!("{} port 4001 signal", draft.second_address())];
             "an announced address with a port"

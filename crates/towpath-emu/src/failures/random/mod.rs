@@ -1,13 +1,14 @@
 //! Random failure cases with a known ground truth.
 //!
 //! The name `random-SEED-NUMBER` determines the whole case, the same on every machine. The random
-//! choices are address family, number of interfaces, server, NAT and quality of each path. Two of
-//! three cases have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`]
+//! choices are address family, number of interfaces, server, NAT and quality of each path, and
+//! unusual [`features`]. Two of three cases have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`]
 //! lists the acceptable first findings: the injected causes and, if the server's kind hides them
 //! from the client, "undetermined".
 
 mod draft;
 mod faults;
+mod features;
 
 use towpath_net::stream_seed;
 
