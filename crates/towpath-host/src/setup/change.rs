@@ -42,6 +42,13 @@ pub enum ConfigChange {
     AddEndpoint(NamedEndpoint),
     /// Deletes an endpoint from the path manager.
     DeleteEndpoint(NamedEndpoint),
+    /// Sets the flags `backup` and `fullmesh` of an endpoint, the only ones that the kernel changes.
+    SetEndpointFlags {
+        /// Endpoint with its flags before the change.
+        endpoint: NamedEndpoint,
+        /// Flags after the change, as the kernel's bit set.
+        to: u32,
+    },
     /// Flushes the ARP entries of an interface. Its inverse is the same flush.
     ForgetNeighbours {
         /// Name of the interface.
@@ -146,15 +153,15 @@ impl ChangeError {
     /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self.errno() {
-            Some(libc::EPERM | libc::EACCES) => {
-                Some("this needs root (CAP_NET_ADMIN): run it with sudo, or paste the plan as root")
-            }
+            Some(libc::EPERM | libc::EACCES) => Some(
+                "this needs root (CAP_NET_ADMIN): run it with sudo, or paste the commands as root",
+            ),
             Some(libc::EROFS) => {
                 Some("/proc/sys cannot be written here, as in many containers: set it on the host")
             }
-            Some(libc::ERANGE) => {
-                Some("the kernel allows 8 endpoints: select fewer interfaces with --dev")
-            }
+            Some(libc::ERANGE) => Some(
+                "the kernel allows 8 endpoints: delete unused ones, or select interfaces with --dev",
+            ),
             Some(libc::ENODEV) => {
                 Some("the interface disappeared since the plan was made: try again")
             }
@@ -177,6 +184,10 @@ impl ConfigChange {
             Self::Limits { from, to } => Self::Limits { from: to, to: from },
             Self::AddEndpoint(endpoint) => Self::DeleteEndpoint(endpoint),
             Self::DeleteEndpoint(endpoint) => Self::AddEndpoint(endpoint),
+            Self::SetEndpointFlags { endpoint, to } => Self::SetEndpointFlags {
+                to: endpoint.flags,
+                endpoint: NamedEndpoint { flags: to, ..endpoint },
+            },
             Self::ForgetNeighbours { link } => Self::ForgetNeighbours { link },
         }
     }
@@ -196,10 +207,15 @@ impl ConfigChange {
                 handles.manager.add_endpoint(&endpoint)?;
             }
             Self::DeleteEndpoint(endpoint) => {
-                let found = handles.manager.endpoints()?.into_iter().find(|e| endpoint.matches(e));
-                let missing = || ChangeError::Gone(format!("there is no endpoint {endpoint}"));
-                let id = found.and_then(|found| found.id).ok_or_else(missing)?;
-                handles.manager.delete_endpoint(id)?;
+                let id = endpoint.find(handles)?.and_then(|found| found.id);
+                handles.manager.delete_endpoint(id.ok_or_else(|| endpoint.missing())?)?;
+            }
+            Self::SetEndpointFlags { endpoint, to } => {
+                let id = endpoint.find(handles)?.and_then(|found| found.id);
+                // The kernel ignores the other flags here.
+                let changeable = (EndpointFlags::BACKUP | EndpointFlags::FULLMESH).bits();
+                let flags = EndpointFlags::from_bits(to & changeable);
+                handles.manager.set_endpoint_flags(id.ok_or_else(|| endpoint.missing())?, flags)?;
             }
         }
         Ok(())
@@ -210,8 +226,7 @@ impl ConfigChange {
         if let Self::AddEndpoint(endpoint) = self
             && endpoint.id.is_none()
         {
-            let found = handles.manager.endpoints()?.into_iter().find(|e| endpoint.matches(e));
-            endpoint.id = found.and_then(|found| found.id);
+            endpoint.id = endpoint.find(handles)?.and_then(|found| found.id);
         }
         Ok(())
     }
@@ -228,7 +243,8 @@ impl ConfigChange {
             Self::Sysctl { sysctl, from, .. } => {
                 let current =
                     sysctl.read().map_err(|error| ChangeError::Gone(error.to_string()))?;
-                if current != *from {
+                // The kernel separates several numbers with tabs.
+                if !current.split_whitespace().eq(from.split_whitespace()) {
                     return changed_error(sysctl, &current, from);
                 }
             }
@@ -238,12 +254,17 @@ impl ConfigChange {
                     return changed_error(&"the path manager's limit", &current, from);
                 }
             }
+            Self::DeleteEndpoint(endpoint) | Self::SetEndpointFlags { endpoint, .. } => {
+                let found = endpoint.find(handles)?.ok_or_else(|| endpoint.missing())?;
+                if found.flags != endpoint.flags() {
+                    return changed_error(&endpoint.label(), &found.flags, &endpoint.flags());
+                }
+            }
             Self::AddRoute(_)
             | Self::DeleteRoute(_)
             | Self::AddRule(_)
             | Self::DeleteRule(_)
             | Self::AddEndpoint(_)
-            | Self::DeleteEndpoint(_)
             | Self::ForgetNeighbours { .. } => {}
         }
         self.apply(handles).map_err(|error| match error.errno() {
@@ -258,7 +279,10 @@ impl ConfigChange {
     pub fn command(&self) -> String {
         match self {
             Self::Sysctl { sysctl, to, .. } => {
-                format!("sysctl -w {}", quoted(&format!("{sysctl}={to}")))
+                match (quoted(&sysctl.to_string()), to.contains(' ')) {
+                    (name, true) if !name.starts_with('\'') => format!("sysctl -w {name}=\"{to}\""),
+                    _ => format!("sysctl -w {}", quoted(&format!("{sysctl}={to}"))),
+                }
             }
             Self::AddRoute(route) => format!("{} route add {route}", ip_command(route.is_v4())),
             Self::DeleteRoute(route) => {
@@ -277,8 +301,56 @@ impl ConfigChange {
                 Some(id) => format!("ip mptcp endpoint delete id {id}"),
                 None => format!("ip mptcp endpoint delete {endpoint}"),
             },
+            Self::SetEndpointFlags { endpoint, to } => {
+                let id = endpoint.id.unwrap_or_default();
+                format!("ip mptcp endpoint change id {id} {}", flag_words(*to))
+            }
         }
     }
+
+    /// Returns the values before and after the change: `net.mptcp.enabled: 0 -> 1`.
+    pub fn effect(&self) -> String {
+        let joined = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Sysctl { sysctl, from, to } => {
+                format!("{sysctl}: {} -> {}", joined(from), joined(to))
+            }
+            Self::Limits { from, to } => {
+                let pairs = [
+                    ("subflows", from.subflows, to.subflows),
+                    ("add_addr_accepted", from.add_addr_accepted, to.add_addr_accepted),
+                ];
+                let changed = pairs.iter().filter(|(_, from, to)| from != to);
+                let texts = changed.map(|(name, from, to)| format!("{name} {from} -> {to}"));
+                format!("limits: {}", texts.collect::<Vec<_>>().join(", "))
+            }
+            Self::AddEndpoint(endpoint) => {
+                format!("{}: none -> {}", endpoint.label(), endpoint.flags())
+            }
+            Self::DeleteEndpoint(endpoint) => {
+                format!("{}: {} -> none", endpoint.label(), endpoint.flags())
+            }
+            Self::SetEndpointFlags { endpoint, to } => {
+                let to = EndpointFlags::from_bits(*to);
+                format!("{}: {} -> {to}", endpoint.label(), endpoint.flags())
+            }
+            Self::AddRoute(_)
+            | Self::DeleteRoute(_)
+            | Self::AddRule(_)
+            | Self::DeleteRule(_)
+            | Self::ForgetNeighbours { .. } => self.command(),
+        }
+    }
+}
+
+/// Returns the words of `ip mptcp endpoint change` that leave exactly these flags.
+///
+/// `ip` clears `fullmesh` unless it is named.
+pub fn flag_words(flags: u32) -> String {
+    let has = |flag| EndpointFlags::from_bits(flags).contains(flag);
+    let backup = if has(EndpointFlags::BACKUP) { "backup" } else { "nobackup" };
+    let fullmesh = if has(EndpointFlags::FULLMESH) { " fullmesh" } else { "" };
+    format!("{backup}{fullmesh}")
 }
 
 const fn ip_command(v4: bool) -> &'static str {
@@ -324,6 +396,22 @@ impl NamedEndpoint {
     fn matches(&self, endpoint: &Endpoint) -> bool {
         (endpoint.address, endpoint.port) == (self.address, self.port)
             && self.id.is_none_or(|id| endpoint.id == Some(id))
+    }
+
+    /// Finds this endpoint in the kernel's list.
+    fn find(&self, handles: &mut ConfigHandles) -> Result<Option<Endpoint>, NetlinkError> {
+        Ok(handles.manager.endpoints()?.into_iter().find(|endpoint| self.matches(endpoint)))
+    }
+
+    fn missing(&self) -> ChangeError {
+        ChangeError::Gone(format!("there is no endpoint {self}"))
+    }
+
+    fn label(&self) -> String {
+        match self.id {
+            Some(id) => format!("endpoint {id} ({})", self.address),
+            None => format!("endpoint {}", self.address),
+        }
     }
 
     fn resolve(&self, route: &mut RouteSocket) -> Result<Endpoint, NetlinkError> {
@@ -412,6 +500,23 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_flags_names_each_flag_that_stays() {
+        let to = (EndpointFlags::SUBFLOW | EndpointFlags::FULLMESH).bits();
+        let change = ConfigChange::SetEndpointFlags { endpoint: endpoint(), to };
+        assert_eq!(change.command(), "ip mptcp endpoint change id 3 nobackup fullmesh");
+        assert_eq!(change.inverse().command(), "ip mptcp endpoint change id 3 backup");
+        let effect = "endpoint 3 (10.0.0.1): subflow backup -> subflow fullmesh";
+        assert_eq!(change.effect(), effect);
+    }
+
+    #[test]
+    fn the_effect_of_limits_names_only_what_changes() {
+        let from = StoredLimits { subflows: 2, add_addr_accepted: 4 };
+        let change = ConfigChange::Limits { from, to: StoredLimits { subflows: 8, ..from } };
+        assert_eq!(change.effect(), "limits: subflows 2 -> 8");
+    }
+
+    #[test]
     fn a_name_is_quoted_as_one_shell_word() {
         assert_eq!(quoted("eth0.100"), "eth0.100");
         assert_eq!(quoted("a;reboot"), "'a;reboot'");
@@ -422,9 +527,12 @@ mod tests {
     fn inverting_a_change_twice_restores_it() {
         let (from, to) = ("1".to_owned(), "2".to_owned());
         let sysctl = Sysctl::ipv4("wifi", "rp_filter");
-        for change in
-            [ConfigChange::AddEndpoint(endpoint()), ConfigChange::Sysctl { sysctl, from, to }]
-        {
+        let flags = EndpointFlags::SUBFLOW.bits();
+        for change in [
+            ConfigChange::AddEndpoint(endpoint()),
+            ConfigChange::SetEndpointFlags { endpoint: endpoint(), to: flags },
+            ConfigChange::Sysctl { sysctl, from, to },
+        ] {
             assert_eq!(change.inverse().inverse(), change);
             let text = serde_json::to_string(&change).unwrap();
             assert_eq!(serde_json::from_str::<ConfigChange>(&text).unwrap(), change, "{text}");

@@ -1,5 +1,6 @@
-//! Check that a stored change is one that a plan can produce; any other content is never reverted.
+//! Check that a stored change is one that its command can make; any other content is never reverted.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use towpath_netlink::{EndpointFlags, Prefix};
@@ -18,36 +19,80 @@ const HOST_SYSCTLS: [[&str; 3]; 3] =
 /// Sysctls under `net.ipv4.conf` that a plan sets for an interface.
 const INTERFACE_SYSCTLS: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"];
 
-/// Error for a change that no plan produces.
+/// Longest text of a setting that `doctor --fix` changes: three numbers of 32 bits.
+const MAX_NUMBERS_LENGTH: usize = 32;
+/// Sysctls that `doctor --fix` sets for a whole host.
+const FIX_HOST_SYSCTLS: [[&str; 3]; 6] = [
+    ["net", "mptcp", "enabled"],
+    ["net", "mptcp", "pm_type"],
+    ["net", "mptcp", "blackhole_timeout"],
+    ["net", "ipv4", "tcp_rmem"],
+    ["net", "ipv4", "tcp_mtu_probing"],
+    ["net", "ipv4", "ip_default_ttl"],
+];
+
+/// Command whose changes a state file records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateOwner {
+    /// `towpath setup --apply`.
+    Setup,
+    /// `towpath doctor --fix`.
+    Doctor,
+}
+
+impl fmt::Display for StateOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Setup => "towpath setup",
+            Self::Doctor => "towpath doctor --fix",
+        })
+    }
+}
+
+/// Error for a change that the owner of the state never makes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`towpath setup` never changes {kind}: {command}")]
+#[error("`{owner}` never changes {kind}: {command}")]
 pub struct ForeignChange {
+    owner: StateOwner,
     kind: &'static str,
     command: String,
 }
 
-/// Refuses a change that no plan produces.
-pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
+/// Refuses a change that `owner` never makes.
+pub(super) fn check(owner: StateOwner, change: &ConfigChange) -> Result<(), ForeignChange> {
+    let (is_setup, is_doctor) = (owner == StateOwner::Setup, owner == StateOwner::Doctor);
     let (kind, is_allowed) = match change {
-        ConfigChange::Sysctl { sysctl, from, to } => {
-            ("this setting", is_allowed_sysctl(sysctl) && is_value(from) && is_value(to))
-        }
-        ConfigChange::AddRoute(route) => ("this route", is_route(route)),
-        ConfigChange::AddRule(rule) => ("this rule", is_rule(rule)),
-        // A plan only adds routes and rules.
+        ConfigChange::Sysctl { sysctl, from, to } => (
+            "this setting",
+            match owner {
+                StateOwner::Setup => is_allowed_sysctl(sysctl) && is_value(from) && is_value(to),
+                StateOwner::Doctor => {
+                    is_fixable_sysctl(sysctl) && are_numbers(from) && are_numbers(to)
+                }
+            },
+        ),
+        ConfigChange::AddRoute(route) => ("this route", is_setup && is_route(route)),
+        ConfigChange::AddRule(rule) => ("this rule", is_setup && is_rule(rule)),
+        // No command deletes routes and rules that existed before.
         ConfigChange::DeleteRoute(_) => ("a route that was there", false),
         ConfigChange::DeleteRule(_) => ("a rule that was there", false),
         ConfigChange::Limits { from, to } => ("this limit", are_limits(*from) && are_limits(*to)),
         ConfigChange::AddEndpoint(endpoint) | ConfigChange::DeleteEndpoint(endpoint) => {
             ("this endpoint", is_endpoint(endpoint))
         }
-        ConfigChange::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
+        ConfigChange::SetEndpointFlags { endpoint, to } => {
+            let after = NamedEndpoint { flags: *to, ..endpoint.clone() };
+            ("these flags", is_doctor && is_endpoint(endpoint) && is_endpoint(&after))
+        }
+        ConfigChange::ForgetNeighbours { link } => {
+            ("this interface", is_setup && is_interface_name(link))
+        }
     };
     // Escaped, so that no control character reaches the terminal.
     if is_allowed {
         Ok(())
     } else {
-        Err(ForeignChange { kind, command: format!("{:?}", change.command()) })
+        Err(ForeignChange { owner, kind, command: format!("{:?}", change.command()) })
     }
 }
 
@@ -61,13 +106,29 @@ pub fn is_interface_name(name: &str) -> bool {
 }
 
 fn is_allowed_sysctl(sysctl: &Sysctl) -> bool {
+    is_listed_sysctl(sysctl, &HOST_SYSCTLS)
+}
+
+/// Returns true for a setting that `doctor --fix` may change.
+pub fn is_fixable_sysctl(sysctl: &Sysctl) -> bool {
+    is_listed_sysctl(sysctl, &FIX_HOST_SYSCTLS)
+}
+
+/// Returns true for one of `host_sysctls`, or a listed setting of an interface.
+fn is_listed_sysctl(sysctl: &Sysctl, host_sysctls: &[[&str; 3]]) -> bool {
     let parts = sysctl.parts();
     match parts.as_slice() {
         ["net", "ipv4", "conf", link, name] => {
             INTERFACE_SYSCTLS.contains(name) && is_interface_name(link)
         }
-        other => HOST_SYSCTLS.iter().any(|allowed| allowed.as_slice() == other),
+        other => host_sysctls.iter().any(|allowed| allowed.as_slice() == other),
     }
+}
+
+/// Accepts numbers, separated as the kernel or as `sysctl` separates them.
+fn are_numbers(value: &str) -> bool {
+    let is_number = |word: &str| word.parse::<u32>().is_ok();
+    (1..=MAX_NUMBERS_LENGTH).contains(&value.len()) && value.split(['\t', ' ']).all(is_number)
 }
 
 /// Accepts numbers and names of path managers.
@@ -118,7 +179,39 @@ mod tests {
 
     fn from_json(text: &str) -> Result<ConfigChange, String> {
         let change: ConfigChange = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        check(&change).map(|()| change).map_err(|error| error.to_string())
+        check(StateOwner::Setup, &change).map(|()| change).map_err(|error| error.to_string())
+    }
+
+    fn fix_from_json(text: &str) -> Result<(), String> {
+        let change: ConfigChange = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check(StateOwner::Doctor, &change).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_changes_that_fixes_make_are_accepted_in_their_record() {
+        for text in [
+            r#"{"do":"sysctl","sysctl":"net/ipv4/tcp_rmem","from":"4096\t8192\t8192","to":"4096 131072 6291456"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/conf/all/rp_filter","from":"0","to":"2"}"#,
+            r#"{"do":"limits","from":{"subflows":2,"add_addr_accepted":0},"to":{"subflows":8,"add_addr_accepted":8}}"#,
+            r#"{"do":"set_endpoint_flags","endpoint":{"address":"10.0.0.2","id":1,"port":null,"flags":6,"link":"eth0"},"to":2}"#,
+            r#"{"do":"delete_endpoint","address":"fd00::1","id":3,"port":443,"flags":1,"link":null}"#,
+        ] {
+            assert_eq!(fix_from_json(text), Ok(()), "{text}");
+        }
+        for text in [
+            r#"{"do":"sysctl","sysctl":"net/ipv4/ip_forward","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/tcp_rmem","from":"4096\n1","to":"4096 131072 6291456"}"#,
+            r#"{"do":"sysctl","sysctl":"net/mptcp/enabled","from":"","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/mptcp/path_manager","from":"userspace","to":"kernel"}"#,
+            r#"{"do":"add_route","to":"0.0.0.0/0","link":"eth0","gateway":null,"table":1003}"#,
+            r#"{"do":"add_rule","from":"10.0.0.2","table":1003,"priority":999}"#,
+            r#"{"do":"set_endpoint_flags","endpoint":{"address":"10.0.0.2","id":1,"port":null,"flags":6,"link":"eth0"},"to":18}"#,
+            r#"{"do":"forget_neighbours","link":"wlan0"}"#,
+        ] {
+            assert!(fix_from_json(text).is_err(), "{text}");
+        }
+        let flags = r#"{"do":"set_endpoint_flags","endpoint":{"address":"10.0.0.2","id":1,"port":null,"flags":6,"link":null},"to":2}"#;
+        assert!(from_json(flags).is_err(), "setup never changes the flags of an endpoint");
     }
 
     #[test]

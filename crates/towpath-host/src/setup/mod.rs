@@ -5,7 +5,8 @@
 //! [`SetupState`]. With that record, [`undo`] reverts them. Reading needs no privilege.
 //!
 //! Correct settings are never touched. If the kernel refuses a change, those before it are
-//! reverted. [`undo`] leaves alone any setting that another program has changed since.
+//! reverted. [`undo`] leaves alone any setting that another program has changed since. [`try_changes`]
+//! applies changes to a copy of this host's configuration first.
 
 mod change;
 mod check;
@@ -13,17 +14,20 @@ mod host;
 mod persist;
 mod plan;
 mod state;
+mod trial;
 
-pub use change::quoted;
 pub use change::{
     ChangeError, ConfigChange, ConfigHandles, NamedEndpoint, SourceRule, StoredLimits, TableRoute,
+    flag_words, quoted,
 };
-pub use check::ForeignChange;
-pub use check::is_interface_name;
+pub use check::{ForeignChange, StateOwner, is_fixable_sysctl, is_interface_name};
 pub use host::{Gateway, HostState, KernelQueries, MptcpManager};
 pub use persist::{GeneratedFile, PersistTarget, boot_steps, generate_files};
 pub use plan::{PlanError, PlanStep, SetupPlan, SetupRequest, SetupRole, plan};
-pub use state::{SetupState, StateError, folder, root_has_applied};
+pub use state::{
+    SetupState, StateError, folder, recorded_changes, root_has_applied, root_has_recorded,
+};
+pub use trial::{TrialError, try_changes};
 
 use towpath_netlink::NetlinkError;
 

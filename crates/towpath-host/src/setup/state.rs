@@ -4,7 +4,8 @@
 //! The kernel loses all of them on a restart, so a file of an earlier boot is void.
 //!
 //! Root reverts what the file lists. So the file is read only where no other user can have written
-//! it, and every change in it must be one that a plan can produce (`check`).
+//! it, and every change in it must be one that its owner makes (`check`). `towpath setup` and
+//! `towpath doctor --fix` have a file each.
 
 use std::env;
 use std::fs;
@@ -19,7 +20,7 @@ use towpath_os::files::{Dir, ReadAccess, UnsafePath};
 use towpath_os::sys;
 
 use super::change::ConfigChange;
-use super::check::{ForeignChange, check};
+use super::check::{ForeignChange, StateOwner, check};
 
 /// `SO_NETNS_COOKIE` (Linux 5.14): identifies a network namespace uniquely until the next boot.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -32,6 +33,7 @@ const MAX_STATE_BYTES: u64 = 1 << 20;
 /// State file of one network namespace.
 #[derive(Debug)]
 pub struct SetupState {
+    owner: StateOwner,
     path: PathBuf,
     content: StateFile,
 }
@@ -63,7 +65,7 @@ pub enum StateError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file contains, or would contain, a change that no plan produces.
+    /// The file contains, or would contain, a change that its owner never makes.
     #[error("`{}`: {source}", path.display())]
     Foreign {
         /// Path of the state file.
@@ -109,12 +111,28 @@ pub fn folder() -> Result<PathBuf, StateError> {
     user_folder.map(|folder| folder.join("towpath")).ok_or(StateError::NoFolder)
 }
 
-/// Returns true if root has applied changes here that were not reverted, as far as the file is
+/// Returns true if root has applied a plan here that was not reverted, as far as the file is
 /// readable. Used for a remark only.
 pub fn root_has_applied() -> bool {
-    let text = fs::read_to_string(Path::new(STATE_DIR).join(file_name()));
+    root_has_recorded(StateOwner::Setup)
+}
+
+/// Returns true if root's record of `owner` has changes that were not reverted, as far as the file
+/// is readable. Used for a remark only.
+pub fn root_has_recorded(owner: StateOwner) -> bool {
+    let text = fs::read_to_string(Path::new(STATE_DIR).join(file_name(owner)));
     let file = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
     file.is_some_and(|file| file.is_current_boot() && !file.changes.is_empty())
+}
+
+/// Returns the changes that this user or root recorded for `owner` here and that were not reverted.
+///
+/// Empty if no record can be read or trusted. Reads only.
+pub fn recorded_changes(owner: StateOwner) -> Vec<ConfigChange> {
+    let folders = folder().ok().into_iter().chain([PathBuf::from(STATE_DIR)]);
+    let states = folders.filter_map(|folder| SetupState::open_for(owner, &folder).ok());
+    let mut recorded = states.map(|state| state.content.changes);
+    recorded.find(|changes| !changes.is_empty()).unwrap_or_default()
 }
 
 impl StateFile {
@@ -130,27 +148,33 @@ impl StateFile {
 }
 
 impl SetupState {
-    /// Opens the file of the calling thread's network namespace in `folder`; a missing file is an
-    /// empty state. The file must belong to this user. No other user may write to it, to the folder
-    /// or to those above.
+    /// Opens the state of `towpath setup`, as [`SetupState::open_for`] does.
     pub fn open(folder: &Path) -> Result<Self, StateError> {
-        let path = folder.join(file_name());
-        let read = Dir::existing_private(folder)
-            .and_then(|dir| dir.read_private(file_name(), MAX_STATE_BYTES));
+        Self::open_for(StateOwner::Setup, folder)
+    }
+
+    /// Opens the owner's file of the calling thread's network namespace in `folder`; a missing file
+    /// is an empty state. The file must belong to this user. No other user may write to it, to the
+    /// folder or to those above.
+    pub fn open_for(owner: StateOwner, folder: &Path) -> Result<Self, StateError> {
+        let name = file_name(owner);
+        let path = folder.join(&name);
+        let read =
+            Dir::existing_private(folder).and_then(|dir| dir.read_private(name, MAX_STATE_BYTES));
         let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { path, content: StateFile::empty() });
+                return Ok(Self { owner, path, content: StateFile::empty() });
             }
             Err(source) => return Err(StateError::Read { path, source }),
         };
         let content = serde_json::from_slice::<StateFile>(&text)
             .map_err(|error| StateError::Read { path: path.clone(), source: error.into() })?;
         if !content.is_current_boot() {
-            return Ok(Self { path, content: StateFile::empty() });
+            return Ok(Self { owner, path, content: StateFile::empty() });
         }
-        check_all(&path, &content.changes)?;
-        Ok(Self { path, content })
+        check_all(owner, &path, &content.changes)?;
+        Ok(Self { owner, path, content })
     }
 
     /// Returns the changes that were not reverted, in the order applied.
@@ -165,7 +189,7 @@ impl SetupState {
 
     /// Replaces the stored changes with `changes`; removes the file with the last one.
     pub fn store(&mut self, changes: Vec<ConfigChange>) -> Result<(), StateError> {
-        check_all(&self.path, &changes)?;
+        check_all(self.owner, &self.path, &changes)?;
         self.content.changes = changes;
         let result = if self.content.changes.is_empty() { self.remove() } else { self.write() };
         result.map_err(|source| StateError::Write { path: self.path.clone(), source })
@@ -190,14 +214,18 @@ impl SetupState {
     }
 }
 
-fn check_all(path: &Path, changes: &[ConfigChange]) -> Result<(), StateError> {
+fn check_all(owner: StateOwner, path: &Path, changes: &[ConfigChange]) -> Result<(), StateError> {
     let foreign_error = |source| StateError::Foreign { path: path.to_owned(), source };
-    changes.iter().try_for_each(check).map_err(foreign_error)
+    changes.iter().try_for_each(|change| check(owner, change)).map_err(foreign_error)
 }
 
 /// Returns the file's name in its folder.
-fn file_name() -> String {
-    format!("setup-{:x}.json", netns_cookie())
+fn file_name(owner: StateOwner) -> String {
+    let prefix = match owner {
+        StateOwner::Setup => "setup",
+        StateOwner::Doctor => "fix",
+    };
+    format!("{prefix}-{:x}.json", netns_cookie())
 }
 
 fn file_name_in(path: &Path) -> &std::ffi::OsStr {
@@ -239,8 +267,11 @@ mod tests {
         );
         fs::write(state.path(), "{").unwrap();
         assert!(SetupState::open(&folder).is_err());
+        let mut fixes = SetupState::open_for(StateOwner::Doctor, &folder).unwrap();
+        fixes.store(vec![ConfigChange::Limits { from, to: from }]).unwrap();
         state.store(Vec::new()).unwrap();
-        assert!(!state.path().exists());
+        assert!(!state.path().exists() && fixes.path().exists(), "each owner has a file");
+        fixes.store(Vec::new()).unwrap();
         state.store(Vec::new()).unwrap();
         fs::remove_dir_all(folder).unwrap();
     }
