@@ -25,6 +25,8 @@ pub(crate) struct FailureOptions {
     /// Number of situations of each seed.
     random: u32,
     seeds: Vec<u64>,
+    /// Kind of the situations; others are skipped.
+    kind: SituationKind,
     /// Number of concurrent doctor runs, which mostly wait.
     jobs: usize,
     /// Set to run the doctor as a user without privileges over the client's network.
@@ -33,6 +35,15 @@ pub(crate) struct FailureOptions {
     fix: bool,
     json: bool,
     towpath: Option<PathBuf>,
+}
+
+/// Kind of the situations to diagnose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SituationKind {
+    All,
+    /// Situations without a fault.
+    Healthy,
+    Faulty,
 }
 
 /// Shell script for the client's namespaces; prints the doctor's report and its duration.
@@ -48,6 +59,7 @@ impl FailureOptions {
         let mut options = Self {
             random: 0,
             seeds: vec![1],
+            kind: SituationKind::All,
             jobs: 4,
             unprivileged: false,
             fix: false,
@@ -63,6 +75,8 @@ impl FailureOptions {
                     let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
                     options.seeds = seeds.collect::<Option<_>>()?;
                 }
+                "--healthy" => options.kind = SituationKind::Healthy,
+                "--faulty" => options.kind = SituationKind::Faulty,
                 "--unprivileged" => options.unprivileged = true,
                 "--fix" => options.fix = true,
                 "--json" => options.json = true,
@@ -80,22 +94,20 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
         Some(towpath) => towpath.clone(),
         None => crate::validate_vm::build(root)?,
     };
-    let numbers = 0..options.random;
-    let names: Vec<_> = options
-        .seeds
-        .iter()
-        .flat_map(|seed| numbers.clone().map(move |number| format!("random-{seed}-{number}")))
-        .collect();
-    let queue = Mutex::new(names.iter());
+    let mut situations = Vec::new();
+    for seed in &options.seeds {
+        situations.extend(draw_situations(&towpath, *seed, options)?);
+    }
+    let queue = Mutex::new(situations.iter());
     let judged_by_name = Mutex::new(BTreeMap::new());
     let first_error = Mutex::new(None);
     thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 loop {
-                    let next_name = queue.lock().ok().and_then(|mut queue| queue.next());
-                    let Some(name) = next_name else { return };
-                    match diagnose(&towpath, name, options) {
+                    let next = queue.lock().ok().and_then(|mut queue| queue.next());
+                    let Some((name, truth)) = next else { return };
+                    match diagnose(&towpath, name, truth, options) {
                         Ok(judged) => {
                             // Poisoned only after a panic.
                             let _ = judged_by_name.lock().map(|mut judged_by_name| {
@@ -114,12 +126,10 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
             });
         }
     });
-    if let Some(error) = first_error.into_inner()? {
-        return Err(error.into());
-    }
     let judged_by_name = judged_by_name.into_inner()?;
     // In the order of drawing, not of the names.
-    let judged: Vec<_> = names.iter().filter_map(|name| judged_by_name.get(name)).collect();
+    let judged: Vec<_> =
+        situations.iter().filter_map(|(name, _)| judged_by_name.get(name)).collect();
     if options.json {
         for case in &judged {
             writeln!(out, "{}", case.json())?;
@@ -127,13 +137,45 @@ pub(crate) fn run(root: &Path, options: &FailureOptions, out: &mut dyn Write) ->
     } else {
         judge::print(&judged, options.fix, out)?;
     }
+    if let Some(error) = first_error.into_inner()? {
+        return Err(error.into());
+    }
     Ok(judged.iter().all(|case| case.is_correct()))
 }
 
+/// Returns names and truths of the first situations of a seed that have the requested kind.
+fn draw_situations(
+    towpath: &Path,
+    seed: u64,
+    options: &FailureOptions,
+) -> Result<Vec<(String, Value)>> {
+    let mut situations = Vec::new();
+    let mut number = 0;
+    while situations.len() < options.random as usize {
+        let name = format!("random-{seed}-{number}");
+        let output = Command::new(towpath).args(["lab", "failure", &name, "--json"]).output()?;
+        let truth: Value = serde_json::from_slice(&output.stdout)?;
+        let is_requested = match options.kind {
+            SituationKind::All => true,
+            SituationKind::Healthy => judge::is_healthy(&truth),
+            SituationKind::Faulty => !judge::is_healthy(&truth),
+        };
+        if is_requested {
+            situations.push((name, truth));
+        }
+        number += 1;
+    }
+    Ok(situations)
+}
+
 /// Makes one network and runs the doctor in it.
-fn diagnose(towpath: &Path, name: &str, options: &FailureOptions) -> Result<JudgedCase> {
-    let failure_output = Command::new(towpath).args(["lab", "failure", name, "--json"]).output()?;
-    let truth: Value = serde_json::from_slice(&failure_output.stdout)?;
+fn diagnose(
+    towpath: &Path,
+    name: &str,
+    truth: &Value,
+    options: &FailureOptions,
+) -> Result<JudgedCase> {
+    let truth = truth.clone();
     let before_fix = run_doctor(towpath, name, DOCTOR_SCRIPT, options.unprivileged)?;
     let after_fix = if options.fix && !before_fix.own_commands().is_empty() {
         let commands = before_fix.own_commands().join("\n");
@@ -174,6 +216,9 @@ mod tests {
     fn options_are_understood_or_refused() {
         let options = FailureOptions::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
         assert_eq!((options.random, options.seeds, options.fix), (3, vec![4, 5], true));
+        assert_eq!(options.kind, SituationKind::All);
+        let options = FailureOptions::parse(&["--random", "3", "--healthy"]).unwrap();
+        assert_eq!(options.kind, SituationKind::Healthy);
         for invalid in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]]
         {
             assert_eq!(FailureOptions::parse(invalid), None, "{invalid:?}");

@@ -83,6 +83,8 @@ usage: cargo xtask COMMAND
          test the doctor on random failures:
          --random N       the first N failures of the seed
          --seed S         another seed than 1; several as 1,2,3
+         --healthy        only situations without a failure, or
+         --faulty         only failures: the first N of that kind
          --jobs 4         failures in parallel
          --unprivileged   as a user without rights over the client's network
          --fix            apply the printed commands and run the doctor again

@@ -23,6 +23,9 @@ pub struct Diagnosis {
     pub unused: Vec<UnusedInterface>,
     /// Findings, causes before their consequences.
     pub findings: Vec<Finding>,
+    /// One claim about each cause, in the order of [`Cause::ALL`].
+    #[serde(default)]
+    pub claims: Vec<Claim>,
     /// Names of the completed checks.
     pub checked: Vec<String>,
     /// Skipped checks and their requirements.
@@ -125,12 +128,38 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// Commands that fix the problem.
     pub fix: Vec<String>,
+    /// Commands that were tried before, each with its result; they are not advised again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<String>,
     /// Advice for people if no command fixes the problem.
     pub hint: Option<String>,
     /// Set when the finding relies on the other host's report alone, which may be untrue. Such a
     /// finding is never fixed automatically.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
+}
+
+/// Claim about one cause, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Cause that the claim is about.
+    pub cause: Cause,
+    /// Judgement of the cause.
+    pub state: ClaimState,
+    /// Sentence of the finding, the fact that contradicts it, or what would judge it.
+    pub reason: String,
+}
+
+/// Judgement of a cause by the observations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClaimState {
+    /// A rule found the cause, and no fact contradicts it.
+    Shown,
+    /// Nothing shows the cause, and no fact contradicts it.
+    NotJudged,
+    /// A fact contradicts the cause.
+    Contradicted,
 }
 
 /// Confidence in a finding.
@@ -170,7 +199,7 @@ macro_rules! causes {
     ($($variant:ident = $id:literal in $layer:ident,)+) => {
         /// Causes in the order in which they are reported: a cause that hides others comes first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        #[expect(missing_docs, reason = "docs/guides/diagnose.md explains each")]
+        #[expect(missing_docs, reason = "docs/reference/causes.md explains each")]
         pub enum Cause {
             $(#[serde(rename = $id)] $variant,)+
         }
@@ -237,6 +266,7 @@ causes! {
     JoinReset = "join-reset" in Path,
     PathRefused = "path-refused" in Path,
     JoinDropped = "join-dropped" in Path,
+    ParallelLinkSilent = "parallel-link-silent" in Path,
     PathMtuHole = "path-mtu-hole" in Path,
     PathSilent = "path-silent" in Path,
     SubflowNotRecreated = "subflow-not-recreated" in Connection,
@@ -269,6 +299,7 @@ impl Finding {
             sentence: sentence.into(),
             evidence: Vec::new(),
             fix: Vec::new(),
+            tried: Vec::new(),
             hint: None,
             unverified: false,
         }

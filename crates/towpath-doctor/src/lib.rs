@@ -8,7 +8,8 @@
 //! `connection_watch` (its subflows). Last, `path_checks` (plain TCP over single paths) and
 //! `traceroute` (packets with rising time to live).
 //!
-//! Nothing changes on the host unless `fix` is requested, and no program is run. Reports of the
+//! Nothing changes on the host unless `fix` is requested, and no program is run. `tried_commands`
+//! separates advice that was tried before (`fix_step` parses a command). Reports of the
 //! other host are shown, but never lead to a fix: `local_findings` has the findings without them.
 
 mod attempt;
@@ -16,6 +17,7 @@ mod connection_watch;
 mod echo;
 pub mod finding;
 mod fix;
+mod fix_step;
 mod local_findings;
 pub mod observation;
 mod path_checks;
@@ -28,6 +30,7 @@ mod server_session;
 mod test_connection;
 mod text;
 mod traceroute;
+mod tried_commands;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -37,13 +40,15 @@ use std::time::Duration;
 use towpath_live::protocol::Secret;
 
 pub use finding::{
-    Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck, UnusedInterface,
+    Cause, Claim, ClaimState, Confidence, Diagnosis, Finding, Health, Layer, PathShare,
+    SkippedCheck, UnusedInterface,
 };
-pub use fix::{FixAction, FixError, actions};
+pub use fix::{FixAction, actions, observed_settings, plan_fixes};
 pub use observation::{Observation, ServerKind};
 pub use programs::ProcessScope;
-pub use rules::diagnose;
+pub use rules::{causes_page, diagnose};
 
+use towpath_host::setup::{StateOwner, recorded_changes};
 use towpath_host::snapshot::take::snapshot;
 use towpath_netlink::MptcpEvents;
 use towpath_os::clock::Clock;
@@ -83,6 +88,7 @@ pub fn examine(options: &DoctorOptions) -> Observation {
         route_lookups: route_lookups::route_lookups(&here, &targets),
         rights: Privileges { events: MptcpEvents::open().is_ok(), raw: traceroute::is_allowed() },
         managers: managers(),
+        applied_fixes: recorded_changes(StateOwner::Doctor),
         asked_for_programs: options.programs != ProcessScope::Multipath,
         here,
         ..Observation::default()

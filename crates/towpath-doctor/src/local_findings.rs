@@ -50,9 +50,4 @@ impl<'a> LocalCommand<'a> {
     pub(super) const fn text(self) -> &'a str {
         self.0
     }
-
-    #[cfg(test)]
-    pub(super) const fn for_test(text: &'a str) -> Self {
-        Self(text)
-    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+use towpath_host::setup::ConfigChange;
 use towpath_host::snapshot::HostSnapshot;
 
 /// Facts about a host, its connections and its paths.
@@ -31,6 +32,8 @@ pub struct Observation {
     pub peer: Option<PeerSnapshots>,
     /// Reason why the other host sent no snapshot on request.
     pub peer_error: Option<String>,
+    /// Changes that `--fix` made on this host since it started, and that were not undone.
+    pub applied_fixes: Vec<ConfigChange>,
 }
 
 /// Privileges of this process.
@@ -383,6 +386,15 @@ pub struct PlainTcpCheck {
     /// Smallest round-trip time in microseconds.
     #[serde(default)]
     pub min_rtt_us: u32,
+    /// Connections from as many other ports, over a path with trouble.
+    #[serde(default)]
+    pub port_attempts: u32,
+    /// Number of these connections that were answered.
+    #[serde(default)]
+    pub ports_answered: u32,
+    /// Number of these connections that were answered only after a retransmission.
+    #[serde(default)]
+    pub ports_answered_late: u32,
     /// Result of an extra attempt over this path: true if it became Multipath TCP. Made only if
     /// our own connection to the server did not.
     #[serde(default)]

@@ -17,7 +17,7 @@ use towpath_os::sys;
 use super::attempt::{self, ConnectOptions};
 use super::echo::{EchoTest, await_echo};
 use super::observation::{
-    ConnectAttempt, ConnectOutcome, Observation, ObservedSubflow, PlainTcpCheck,
+    ConnectAttempt, ConnectOutcome, Observation, ObservedSubflow, PlainTcpCheck, TestConnection,
 };
 use super::route_lookups;
 use super::server_session;
@@ -30,6 +30,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
 const RETRY_AFTER: Duration = Duration::from_millis(350);
 /// Number of extra connections to the same address.
 const EXTRA_CONNECTIONS: usize = 2;
+/// Number of connections from different ports over a path with trouble. Parallel links (ECMP) are
+/// chosen by ports, so each connection may use another link.
+const PORT_ATTEMPTS: usize = 16;
+/// Minimum timeout of these connections, after which a single lost SYN was retransmitted.
+const MIN_PORT_TIMEOUT: Duration = Duration::from_millis(1_100);
+/// Time after which Linux retransmits a SYN.
+const SYN_RETRANSMITTED_MS: u64 = 1_000;
 /// Timeout of the attempt over Multipath TCP.
 const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
 /// Timeout of the extra connections for data.
@@ -44,6 +51,8 @@ const LARGE_BYTES: u64 = 12_000;
 const PACKETS: u32 = 40;
 /// Time between two of these small packets.
 const PACKET_INTERVAL: Duration = Duration::from_millis(12);
+/// Increase of the round-trip time, in microseconds, from which a queue of the path holds packets.
+const MAX_QUEUE_DELAY_US: u32 = 60_000;
 /// Payload of each of these small packets.
 const PACKET_BYTES: u64 = 100;
 
@@ -70,11 +79,21 @@ pub(super) fn check_paths(
                 remote: SocketAddr::new(remote, trial.target.port()),
             }
         });
-    let paths: Vec<_> =
-        suspect_paths(observation).into_iter().chain(shared_paths.take(MAX_PATHS)).collect();
-    let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
     let is_plain = trial.connected(true) && !trial.multipath;
-    let peer = PeerBehaviour { echoes, is_towpath, is_plain };
+    let other_port = observation.peer.as_ref().map(|peer| peer.address);
+    let other_port = other_port
+        .filter(|peer| is_plain && is_other_port(*peer, trial.target))
+        .map(|remote| CandidatePath { local: None, bound_to: None, remote });
+    let paths: Vec<_> = suspect_paths(observation)
+        .into_iter()
+        .chain(shared_paths.take(MAX_PATHS))
+        .chain(other_port)
+        .collect();
+    let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
+    let peer = |path: &CandidatePath| {
+        let echoes = echoes && Some(*path) != other_port;
+        PeerBehaviour { echoes, is_towpath, is_plain }
+    };
     let device = |path: &CandidatePath| {
         let link = path.bound_to.and_then(|index| observation.here.link(index));
         link.map(|link| link.name.clone())
@@ -83,12 +102,80 @@ pub(super) fn check_paths(
         let threads: Vec<_> = paths
             .iter()
             .map(|path| {
-                let (path, device) = (*path, device(path));
-                scope.spawn(move || check_path(path, device, peer, (clock, end)))
+                let (peer, path, device) = (peer(path), *path, device(path));
+                let is_doubtful = has_silent_attempt(trial, path);
+                scope.spawn(move || check_path((path, device), peer, is_doubtful, (clock, end)))
             })
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
+}
+
+/// Returns true if a packet over the path was not answered, while others may be.
+fn has_silent_attempt(trial: &TestConnection, path: CandidatePath) -> bool {
+    let is_on_path = |subflow: &&ObservedSubflow| {
+        Some(subflow.local.ip()) == path.local && subflow.remote.ip() == path.remote.ip()
+    };
+    let is_silent = |subflow: &ObservedSubflow| {
+        subflow.tcp.backoff > 0 || (!subflow.established && !subflow.gone)
+    };
+    trial.subflows.iter().filter(is_on_path).any(is_silent)
+        || trial.attempts.iter().any(|attempt| attempt.outcome == ConnectOutcome::Silent)
+}
+
+/// Number of connections from different ports, and of answers.
+#[derive(Debug, Clone, Copy, Default)]
+struct PortResults {
+    attempts: u32,
+    answered: u32,
+    /// Answered only after a retransmission of the SYN.
+    answered_late: u32,
+}
+
+/// Connections from different ports over one path, started when there is a reason for doubt.
+#[derive(Debug)]
+struct PortCheck<'a> {
+    remote: SocketAddr,
+    options: &'a ConnectOptions,
+    thread: Option<thread::JoinHandle<PortResults>>,
+}
+
+impl PortCheck<'_> {
+    /// Starts the connections in the background, unless they run or too little time is left.
+    fn start(&mut self, (clock, end): (Clock, Instant)) {
+        let timeout = CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
+        if self.thread.is_some() || timeout < MIN_PORT_TIMEOUT {
+            return;
+        }
+        let (remote, options) = (self.remote, ConnectOptions { timeout, ..self.options.clone() });
+        self.thread = Some(thread::spawn(move || try_ports(remote, &options, clock)));
+    }
+
+    fn finish(self) -> PortResults {
+        self.thread.and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+/// Connects from several ports at once.
+fn try_ports(remote: SocketAddr, options: &ConnectOptions, clock: Clock) -> PortResults {
+    let attempts: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..PORT_ATTEMPTS)
+            .map(|_| scope.spawn(|| attempt::connect(remote, options, clock).0))
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let answered = || attempts.iter().filter(|attempt| attempt.outcome != ConnectOutcome::Silent);
+    let late = answered().filter(|attempt| attempt.took_ms >= SYN_RETRANSMITTED_MS);
+    PortResults {
+        attempts: attempts.len() as u32,
+        answered: answered().count() as u32,
+        answered_late: late.count() as u32,
+    }
+}
+
+/// Returns true if an address differs from the target in the port alone.
+fn is_other_port(address: SocketAddr, target: SocketAddr) -> bool {
+    address.ip() == target.ip() && address.port() != target.port()
 }
 
 /// Behaviour of the peer, as seen on the test connection.
@@ -102,15 +189,23 @@ struct PeerBehaviour {
     is_plain: bool,
 }
 
-/// Tests one path. The peer may echo data, and may expect a preamble first.
+/// Tests one path. Further ports are tried if `is_doubtful`, or if this test gives a reason.
 fn check_path(
-    path: CandidatePath,
-    device: Option<String>,
-    PeerBehaviour { echoes, is_towpath, is_plain }: PeerBehaviour,
+    (path, device): (CandidatePath, Option<String>),
+    peer: PeerBehaviour,
+    is_doubtful: bool,
     (clock, end): (Clock, Instant),
 ) -> PlainTcpCheck {
     let options = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
+    let mut port_check = PortCheck { remote: path.remote, options: &options, thread: None };
+    if is_doubtful {
+        port_check.start((clock, end));
+    }
     let (attempt, socket) = connect(path.remote, &options, (clock, end));
+    if attempt.outcome == ConnectOutcome::Silent || attempt.took_ms > RETRY_AFTER.as_millis() as u64
+    {
+        port_check.start((clock, end));
+    }
     let local_address = socket.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
     let local = path.local.or(local_address.map(|address| address.ip().to_canonical()));
     let mut check = PlainTcpCheck {
@@ -128,34 +223,51 @@ fn check_path(
         answers: 0,
         behind_gap: 0,
         min_rtt_us: 0,
+        port_attempts: 0,
+        ports_answered: 0,
+        ports_answered_late: 0,
         multipath: None,
     };
     // The sample of the handshake, until data give a smaller one.
     check.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
-    if is_plain && socket.is_some() {
+    if peer.is_plain && socket.is_some() {
         let options = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..options.clone() };
         let (_, socket) = attempt::connect(path.remote, &options, clock);
         check.multipath = socket.as_ref().map(is_multipath);
     }
-    let Some(socket) = socket.filter(|_| echoes) else { return check };
+    if let Some(socket) = socket.filter(|_| peer.echoes) {
+        let mut connections = open_connections((path.remote, &options), socket, peer, (clock, end));
+        if connections.len() <= EXTRA_CONNECTIONS {
+            port_check.start((clock, end));
+        }
+        send_packets(&mut check, &mut connections, (clock, end));
+    }
+    let PortResults { attempts, answered, answered_late } = port_check.finish();
+    (check.port_attempts, check.ports_answered) = (attempts, answered);
+    check.ports_answered_late = answered_late;
+    check
+}
+
+/// Opens further connections over the path of the first one; those that are slow are missing.
+fn open_connections(
+    (remote, options): (SocketAddr, &ConnectOptions),
+    first: Socket,
+    peer: PeerBehaviour,
+    (clock, end): (Clock, Instant),
+) -> Vec<CheckConnection> {
     let timeout = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
-    let options = ConnectOptions { timeout, ..options };
-    let mut connections = vec![CheckConnection::open(socket, is_towpath, clock)];
+    let options = ConnectOptions { timeout, ..options.clone() };
+    let mut connections = vec![CheckConnection::open(first, peer.is_towpath, clock)];
     thread::scope(|scope| {
         let extra_sockets: Vec<_> = (0..EXTRA_CONNECTIONS)
-            .map(|_| scope.spawn(|| attempt::connect(path.remote, &options, clock).1))
+            .map(|_| scope.spawn(|| attempt::connect(remote, &options, clock).1))
             .collect();
         let extra_sockets =
             extra_sockets.into_iter().filter_map(|thread| thread.join().ok().flatten());
-        connections
-            .extend(extra_sockets.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
+        let open = |socket| CheckConnection::open(socket, peer.is_towpath, clock);
+        connections.extend(extra_sockets.map(open));
     });
-    send_packets(
-        &mut check,
-        &mut connections.into_iter().flatten().collect::<Vec<_>>(),
-        (clock, end),
-    );
-    check
+    connections.into_iter().flatten().collect()
 }
 
 /// One of a path's connections: if one waits for a retransmission, others continue.
@@ -246,6 +358,13 @@ fn send_packets(
     let any_complete = echo_all(connections, 0, timeout(), clock);
     for (connection, before) in connections.iter().zip(before) {
         let after = TcpCounts::of(&connection.socket);
+        let min_rtt_us = Some(check.min_rtt_us).filter(|time| *time > 0);
+        check.min_rtt_us =
+            min_rtt_us.map_or(after.min_rtt_us, |min_rtt_us| min_rtt_us.min(after.min_rtt_us));
+        // Other traffic may fill a queue of the path. Losses then say nothing about its links.
+        if after.srtt_us > check.min_rtt_us.saturating_add(MAX_QUEUE_DELAY_US) {
+            continue;
+        }
         let (packets, lost) = after.lost_since(before);
         check.packets = check.packets.saturating_add(packets);
         check.resent = check.resent.saturating_add(lost);
@@ -253,9 +372,6 @@ fn send_packets(
         check.answers = check.answers.saturating_add(answers);
         let behind_gap = after.out_of_order.saturating_sub(before.out_of_order);
         check.behind_gap = check.behind_gap.saturating_add(behind_gap);
-        let min_rtt_us = Some(check.min_rtt_us).filter(|time| *time > 0);
-        check.min_rtt_us =
-            min_rtt_us.map_or(after.min_rtt_us, |min_rtt_us| min_rtt_us.min(after.min_rtt_us));
     }
     let idle_index = connections
         .iter()
@@ -336,6 +452,8 @@ struct TcpCounts {
     /// Packets received out of order.
     out_of_order: u32,
     min_rtt_us: u32,
+    /// Smoothed round-trip time, in microseconds.
+    srtt_us: u32,
 }
 
 impl TcpCounts {
@@ -349,6 +467,7 @@ impl TcpCounts {
         // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
         let [received_packets, out_of_order, min_rtt_us] = [152, 224, 148].map(field);
         let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
+        let srtt_us = field(68); // tcpi_rtt
         let backoff = info.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
         Self {
             packets,
@@ -358,6 +477,7 @@ impl TcpCounts {
             received_packets,
             out_of_order,
             min_rtt_us,
+            srtt_us,
         }
     }
 

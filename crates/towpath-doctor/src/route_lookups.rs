@@ -34,8 +34,11 @@ pub(super) fn route_lookups(
         let has_same_family = |from: &&IpAddr| from.is_ipv4() == to.is_ipv4();
         for from in sources(snapshot).iter().filter(has_same_family) {
             queries.push((*to, Some(*from), None));
-            let link = snapshot.link_of(*from).map(|link| link.index);
-            queries.extend(link.map(|link| (*to, Some(*from), Some(link))));
+            // Several interfaces may have the same address.
+            let owners = snapshot.addresses.iter().filter(|entry| entry.address == *from);
+            let mut links: Vec<_> = owners.map(|entry| entry.link).collect();
+            links.dedup();
+            queries.extend(links.into_iter().map(|link| (*to, Some(*from), Some(link))));
         }
     }
     queries.truncate(MAX_LOOKUPS);

@@ -20,9 +20,11 @@ const HEAD_BYTES: usize = 256;
 /// Padding of a request's header. Web servers accept headers of 8 KiB (RFC 9110 §5.4 leaves the
 /// limit to them); this sends less than half.
 const PADDING_BYTES: usize = 3_500;
-/// Together more than the first window of a subflow (RFC 6928: ten segments), so that the others
-/// are used.
-const BURST_REQUESTS: usize = 16;
+/// Requests for each subflow. Linux gives a subflow up to 64 KB before it chooses another one
+/// (`MPTCP_SEND_BURST_SIZE`); these are 70 KB.
+const REQUESTS_PER_SUBFLOW: usize = 20;
+/// Maximum number of requests; Apache accepts 100 on a connection (`MaxKeepAliveRequests`).
+const MAX_REQUESTS: usize = 80;
 
 impl ServerKind {
     /// Returns a description for people.
@@ -64,11 +66,12 @@ impl ServerKind {
         }
     }
 
-    /// Returns more data than one subflow sends at once; empty if the kind does not accept it
-    /// unauthenticated.
-    pub(super) fn burst(self, host: &str) -> Vec<u8> {
+    /// Returns enough data for each of `subflows` to send some; empty if the kind does not accept
+    /// it unauthenticated.
+    pub(super) fn burst(self, host: &str, subflows: usize) -> Vec<u8> {
         if self == Self::Web {
-            http_request(host, PADDING_BYTES).repeat(BURST_REQUESTS)
+            let requests = REQUESTS_PER_SUBFLOW.saturating_mul(subflows).min(MAX_REQUESTS);
+            http_request(host, PADDING_BYTES).repeat(requests)
         } else {
             Vec::new()
         }
@@ -214,10 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_more_than_ten_segments_and_each_head_is_small() {
-        let burst = ServerKind::Web.burst("example.org");
-        assert!(burst.len() > 14_600 * 3);
+    fn a_burst_suffices_for_all_subflows_and_each_head_is_small() {
+        let burst = ServerKind::Web.burst("example.org", 2);
+        assert!(burst.len() > 65_536 * 2);
+        assert!(ServerKind::Web.burst("example.org", 16).len() < 4_096 * 100);
         assert!(http_request("example.org", PADDING_BYTES).len() < 4_096);
-        assert!(ServerKind::Tls.burst("example.org").is_empty());
+        assert!(ServerKind::Tls.burst("example.org", 2).is_empty());
     }
 }

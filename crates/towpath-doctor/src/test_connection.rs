@@ -257,7 +257,12 @@ fn monitor(
             poll_once(&mut watch, &mut echo_test, socket, sent, clock);
         }
     }
-    let burst = if trial.echoes { Vec::new() } else { trial.server.burst(server_name) };
+    let subflow_count = match sample::connection(socket, true) {
+        Ok(ConnectionSample::Multipath(_, subflows)) => subflows.len(),
+        Ok(ConnectionSample::Single(..)) | Err(_) => 1,
+    };
+    let burst =
+        if trial.echoes { Vec::new() } else { trial.server.burst(server_name, subflow_count) };
     if !burst.is_empty() {
         send_data(&burst, socket, &mut watch, &mut echo_test, (clock, deadline));
     }

@@ -1,5 +1,8 @@
 //! `towpath doctor`: checks if Multipath TCP is really used and explains why not.
 
+mod claims;
+mod fixes;
+
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -7,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use towpath_doctor::{
-    Confidence, Diagnosis, DoctorOptions, Finding, FixAction, Health, PathShare, ProcessScope,
-    actions, diagnose, examine,
+    Confidence, Diagnosis, DoctorOptions, Finding, Health, PathShare, ProcessScope, causes_page,
+    diagnose, examine,
 };
 
 use crate::error::CliError;
@@ -47,6 +50,17 @@ pub(crate) struct DoctorArguments {
     /// observed itself
     #[arg(long)]
     pub(crate) fix: bool,
+    /// Revert the changes of `--fix` since this machine started
+    #[arg(long, conflicts_with_all = [
+        "itself", "connect", "peer", "pid", "all", "secret_file", "fix", "claims", "observation",
+    ])]
+    pub(crate) undo: bool,
+    /// List every cause as shown, contradicted or not judged, with the reason
+    #[arg(long)]
+    pub(crate) claims: bool,
+    /// Print the documentation of all causes and of the facts that judge them (Markdown)
+    #[arg(long, exclusive = true)]
+    pub(crate) causes: bool,
     /// Print the findings as JSON
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
@@ -58,6 +72,13 @@ pub(crate) struct DoctorArguments {
 pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if arguments.itself {
         return self_check(arguments.json, ui);
+    }
+    if arguments.undo {
+        return fixes::undo_fixes(arguments.json, ui);
+    }
+    if arguments.causes {
+        ui.out.write_all(causes_page().as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
     }
     let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
     let secret =
@@ -88,28 +109,13 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     } else if arguments.json {
         writeln!(ui.out, "{}", json_or_error(serde_json::to_string(&report))?)?;
     } else {
-        print(&report, ui)?;
+        print(&report, arguments.claims, ui)?;
     }
     if arguments.fix {
-        apply_fixes(&actions(&observation), ui)?;
+        fixes::apply_fixes(&options, &observation, &report, ui)?;
     }
     let unhealthy = matches!(report.verdict, Health::Impaired | Health::Broken);
     Ok(if unhealthy { ExitCode::from(1) } else { ExitCode::SUCCESS })
-}
-
-/// Prints the fixes, then applies them.
-fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
-    if actions.is_empty() {
-        ui.progress("no setting, limit or endpoint of this host would fix this");
-    }
-    for action in actions {
-        ui.progress(&format!("fixing: {}", action.command));
-        action.apply().map_err(|error| CliError::Unavailable {
-            what: format!("`{}` was refused: {error}", action.command),
-            hint: "this needs root (CAP_NET_ADMIN)".to_owned(),
-        })?;
-    }
-    Ok(())
 }
 
 /// Returns the host of `HOST:PORT`.
@@ -132,7 +138,7 @@ fn resolve(text: &str) -> Result<SocketAddr, CliError> {
     addresses.next().ok_or_else(|| unusable("the host has no address".to_owned()))
 }
 
-fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
+fn print(report: &Diagnosis, all_claims: bool, ui: &mut Ui) -> Result<(), CliError> {
     let (count, out) = (report.findings.len(), &mut ui.out);
     write_wrapped(out, "", &verdict(report))?;
     if !report.paths.is_empty() {
@@ -155,6 +161,12 @@ fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
         print_details(finding, out)?;
     }
     writeln!(out)?;
+    if all_claims {
+        claims::print_all(report, out)?;
+        writeln!(out)?;
+    } else {
+        claims::print_summary(report, out)?;
+    }
     write_wrapped(out, "checked: ", &report.checked.join(", "))?;
     for check in &report.not_checked {
         write_wrapped(out, "not checked: ", &format!("{}: {}", check.what, check.why))?;
@@ -193,6 +205,9 @@ fn print_details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError
     if finding.unverified {
         let text = "reported by the other host only, which may be wrong: --fix ignores it";
         write_wrapped(out, "   note: ", text)?;
+    }
+    for command in &finding.tried {
+        write_wrapped(out, "   tried: ", command)?;
     }
     for command in &finding.fix {
         // Not wrapped, so that the user can copy the line.

@@ -1,6 +1,6 @@
 //! Comparison of the doctor's reports with the injected faults.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use serde_json::{Value, json};
@@ -47,6 +47,20 @@ impl DoctorRun {
         cause.unwrap_or_else(|| self.verdict())
     }
 
+    /// Returns the number of local addresses over which data flowed, without backups.
+    fn carrying_addresses(&self) -> u64 {
+        /// Minimum for a path that carries data, as in the doctor.
+        const MIN_DATA_BYTES: u64 = 10_000;
+        let carries = |path: &&Value| {
+            let bytes = path.get("bytes").and_then(Value::as_u64).unwrap_or_default();
+            let is_backup = path.get("backup").and_then(Value::as_bool) == Some(true);
+            bytes >= MIN_DATA_BYTES && !is_backup
+        };
+        let paths = list(&self.report, "paths").iter().filter(carries);
+        let locals: BTreeSet<_> = paths.map(|path| text(path, "local")).collect();
+        locals.len() as u64
+    }
+
     fn area(&self) -> &str {
         let area = self.findings().first().map(|finding| text(finding, "layer"));
         area.unwrap_or("none")
@@ -60,13 +74,30 @@ impl DoctorRun {
     }
 }
 
+/// Returns true if no fault was injected.
+pub(super) fn is_healthy(truth: &Value) -> bool {
+    list(truth, "causes").is_empty()
+}
+
 impl JudgedCase {
     fn texts(&self, field: &str) -> Vec<&str> {
         list(&self.truth, field).iter().filter_map(Value::as_str).collect()
     }
 
     fn is_healthy(&self) -> bool {
-        self.texts("causes").is_empty()
+        is_healthy(&self.truth)
+    }
+
+    /// Returns the first injected cause that the client can find, or the first of all.
+    fn first_injected(&self) -> &str {
+        self.texts("causes").first().copied().unwrap_or("healthy")
+    }
+
+    /// Returns true if the verdict is "healthy" although fewer addresses than expected carried
+    /// data.
+    fn is_overstated(&self) -> bool {
+        let paths = self.truth.get("paths").and_then(Value::as_u64).unwrap_or_default();
+        self.before_fix.verdict() == "healthy" && self.before_fix.carrying_addresses() < paths
     }
 
     fn is_decidable(&self) -> bool {
@@ -124,21 +155,50 @@ impl JudgedCase {
     }
 }
 
-/// Prints the matrix of expected and named causes, the wrong reports, and the sums.
-pub(super) fn print(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
-    let mut matrix: BTreeMap<(bool, String), BTreeMap<&str, u32>> = BTreeMap::new();
+/// Width of the printed table, in characters.
+const TABLE_COLUMNS: usize = 100;
+/// Width of the column of injected causes.
+const CAUSE_COLUMNS: usize = 38;
+
+/// Returns the rows of the confusion matrix: the injected cause, the number of situations, and the
+/// non-zero cells, each a first finding or a verdict with its number. Long rows are wrapped.
+fn confusion_matrix(cases: &[&JudgedCase]) -> Vec<String> {
+    let mut matrix: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
     for case in cases {
-        let row = matrix.entry((case.is_decidable(), case.expected())).or_default();
+        let row = matrix.entry(case.first_injected()).or_default();
         *row.entry(case.before_fix.first_cause()).or_default() += 1;
     }
-    for (decidable, title) in [(true, "can be decided"), (false, "cannot be decided")] {
-        writeln!(out, "{title} at the client\n")?;
-        for ((_, expected), row) in
-            matrix.iter().filter(|((is_decidable, _), _)| *is_decidable == decidable)
-        {
-            let named_causes: Vec<_> =
-                row.iter().map(|(name, count)| format!("{name} {count}")).collect();
-            writeln!(out, "  {expected:<42} {}", named_causes.join(", "))?;
+    let mut lines = Vec::new();
+    for (injected, row) in matrix {
+        let total: u32 = row.values().sum();
+        let mut line = format!("{injected:<CAUSE_COLUMNS$}{total:>4} ");
+        let indent = " ".repeat(CAUSE_COLUMNS + 5);
+        let mut cells: Vec<_> = row.into_iter().collect();
+        cells.sort_by_key(|(named, count)| (*named != injected, std::cmp::Reverse(*count)));
+        for (named, count) in cells {
+            let cell = format!(" {named} {count}");
+            if line.len() + cell.len() > TABLE_COLUMNS && line.len() > indent.len() {
+                lines.push(std::mem::replace(&mut line, indent.clone()));
+            }
+            line.push_str(&cell);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// Prints the confusion matrix, the wrong reports, and the sums.
+pub(super) fn print(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<()> {
+    let heading =
+        format!("{:<CAUSE_COLUMNS$}{:>4}  {}", "injected", "", "first finding or verdict");
+    for (decidable, title) in
+        [(true, "the client can find the cause"), (false, "the client cannot find the cause")]
+    {
+        let of_kind: Vec<_> =
+            cases.iter().copied().filter(|case| case.is_decidable() == decidable).collect();
+        writeln!(out, "{title}\n\n{heading}")?;
+        for line in confusion_matrix(&of_kind) {
+            writeln!(out, "{line}")?;
         }
         writeln!(out)?;
     }
@@ -174,7 +234,14 @@ fn print_sums(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<(
     writeln!(out, "cause named first:          {}", share(correct_count, decidable_count))?;
     writeln!(out, "right area:                 {}", share(correct_area_count, decidable_count))?;
     writeln!(out, "cannot be decided, honest:  {}", share(honest_count, undecidable_count))?;
-    writeln!(out, "\"healthy\" and is not:       {}", count(&JudgedCase::is_missed))?;
+    let hidden_count =
+        count(&|case| case.is_missed() && case.texts("accepted").contains(&"healthy"));
+    let missed_count = count(&JudgedCase::is_missed);
+    writeln!(
+        out,
+        "\"healthy\" and is not:       {missed_count} (of which the client cannot see {hidden_count})"
+    )?;
+    writeln!(out, "\"healthy\" with idle paths:  {}", count(&JudgedCase::is_overstated))?;
     writeln!(
         out,
         "healthy, false alarms:      {}",
@@ -228,6 +295,37 @@ mod tests {
         assert!(!false_alarm.is_correct() && false_alarm.is_false_alarm());
         let not_judged = judged_case(&[], &["healthy"], "undetermined", &json!([]));
         assert!(not_judged.is_correct() && !not_judged.is_false_alarm());
+    }
+
+    #[test]
+    fn rows_of_the_confusion_matrix_have_non_zero_cells_and_fit_the_page() {
+        let named = |cause: &str| json!([{"cause": cause, "layer": "path"}]);
+        let mut cases = vec![judged_case(&["x"], &["x"], "impaired", &named("x")); 2];
+        cases.push(judged_case(&["x"], &["x"], "impaired", &named("y")));
+        cases.push(judged_case(&[], &[], "healthy", &json!([])));
+        for index in 0..20 {
+            cases.push(judged_case(&["z"], &[], "broken", &named(&format!("cause-{index:02}"))));
+        }
+        let lines = confusion_matrix(&cases.iter().collect::<Vec<_>>());
+        let words = |line: &String| {
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(&lines[0]), "healthy 1 healthy 1");
+        assert_eq!(words(&lines[1]), "x 3 x 2 y 1");
+        assert!(words(&lines[2]).starts_with("z 20 cause-00 1"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.len() <= TABLE_COLUMNS), "{lines:?}");
+    }
+
+    #[test]
+    fn healthy_with_fewer_paths_than_expected_is_overstated() {
+        let mut case = judged_case(&[], &["healthy"], "healthy", &json!([]));
+        case.truth["paths"] = json!(2);
+        let path = |local: &str, bytes: u64| json!({"local": local, "bytes": bytes});
+        case.before_fix.report["paths"] =
+            json!([path("a", 50_000), path("a", 50_000), path("b", 9)]);
+        assert!(case.is_overstated());
+        case.before_fix.report["paths"] = json!([path("a", 50_000), path("b", 50_000)]);
+        assert!(!case.is_overstated());
     }
 
     #[test]

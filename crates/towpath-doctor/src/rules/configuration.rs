@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
-use towpath_host::setup::quoted;
+use towpath_host::setup::{flag_words, quoted};
 use towpath_host::snapshot::HostSnapshot;
 use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_netlink::EndpointFlags;
 
 use super::addresses::share_address;
+use super::limits::{MAX_LIMITS, raise_limits};
 use super::view::{ObservationView, in_network};
 use super::{path, routes, unannounced_links};
 use crate::finding::{Cause, Confidence, Finding};
@@ -95,7 +97,7 @@ fn find_unusable_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
 }
 
 /// Reports two programs that both set endpoints, or endpoints that change during the test.
-fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
     let managers = &view.observation.managers;
     let configured_endpoints = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
         let configured = endpoints.iter().filter(|endpoint| !endpoint.is_implicit());
@@ -130,7 +132,7 @@ fn find_duplicate_managers(view: &ObservationView<'_>) -> Option<Finding> {
 }
 
 /// Reports a host that opens connections and announces addresses instead of using them.
-fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let first_local = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
     let joined_locals: Vec<_> = view.joined_subflows().map(|subflow| subflow.local.ip()).collect();
     let is_unused = |link: u32| {
@@ -182,7 +184,7 @@ fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
 
 /// Reports a host that accepts connections and tries to open subflows instead of announcing its
 /// addresses.
-fn find_peer_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_peer_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let (peer, trial) = (view.peer?, view.trial.filter(|trial| trial.multipath)?);
     let snapshot = peer.latest();
     let attempt_counters =
@@ -319,7 +321,7 @@ fn find_missing_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
         finding = finding.fix(format!("ip mptcp endpoint add {address} dev {device} subflow"));
     }
     if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < further_links.len()) {
-        finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
+        finding = raise_limits(finding, view.here.limits, MAX_LIMITS, "");
     }
     Some(finding.hint("`towpath setup` does this, and sets the necessary routes"))
 }
@@ -395,9 +397,18 @@ fn find_backup_only(view: &ObservationView<'_>) -> Option<Finding> {
                 endpoint.address,
                 endpoint.flag_names().join(" ")
             ))
-            .fix(format!("ip mptcp endpoint change id {} nobackup", endpoint.id));
+            .fix(format!(
+                "ip mptcp endpoint change id {} {}",
+                endpoint.id,
+                without_backup(endpoint)
+            ));
     }
     Some(finding.hint("if this is intended (a metered link), no change is needed"))
+}
+
+/// Returns the words of `ip mptcp endpoint change` that clear only the backup flag.
+fn without_backup(endpoint: &EndpointSnapshot) -> String {
+    flag_words(endpoint.flags & !EndpointFlags::BACKUP.bits())
 }
 
 /// Returns expected problems of future connections, if there was no test connection, or the server
@@ -427,15 +438,11 @@ fn predict_problems(view: &ObservationView<'_>) -> Vec<Finding> {
     if let Some(limits) = view.here.limits.filter(|limits| limits.subflows == 0)
         && !endpoints.is_empty()
     {
-        findings.push(
-            Finding::new(
-                Cause::SubflowLimit,
-                "this host's limit allows no subflow beyond the first",
-            )
+        let sentence = "this host's limit allows no subflow beyond the first";
+        let finding = Finding::new(Cause::SubflowLimit, sentence)
             .at_location("this host")
-            .with_evidence(format!("limits: subflows {}", limits.subflows))
-            .fix("ip mptcp limits set subflows 8 add_addr_accepted 8"),
-        );
+            .with_evidence(format!("limits: subflows {}", limits.subflows));
+        findings.push(raise_limits(finding, Some(limits), MAX_LIMITS, ""));
     }
     findings.extend(find_shared_network(view).map(as_likely));
     findings

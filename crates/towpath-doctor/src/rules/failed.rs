@@ -2,8 +2,12 @@
 
 use std::net::IpAddr;
 
+use towpath_host::snapshot::MptcpLimits;
+
 use super::handshake::{last_hop, option_loss_hop};
-use super::path::{MissingSubflow, path_label};
+use super::limits::{MAX_LIMITS, raise_limits};
+use super::parallel_links::find_silent_link;
+use super::path::{MissingSubflow, path_label, remote_name};
 use super::routes::{find_reverse_path_filter, routing};
 use super::view::{ObservationView, private_block};
 use crate::finding::{Cause, Confidence, Finding};
@@ -36,6 +40,9 @@ pub(super) fn explain_unanswered(
         view.plain_tcp_check(missing.local, remote).or_else(|| view.plain_tcp_check(None, remote));
     // A lossy path may have lost the few packets of this subflow.
     if let Some(finding) = check.and_then(|check| super::quality::find_loss(view, trial, check)) {
+        return finding;
+    }
+    if let Some(finding) = find_silent_link(view, trial, (missing.local, remote)) {
         return finding;
     }
     match check {
@@ -71,17 +78,18 @@ fn report_dead_path(
     outcome: Option<ConnectOutcome>,
 ) -> Finding {
     let (remote, path) = (missing.remote.ip(), path_label(view, missing));
+    let announced = remote_name(view, missing.remote);
     let (cause, sentence) = if remote != trial.target.ip() && is_private(view, trial, remote) {
         (
             Cause::AnnouncedAddressPrivate,
             format!(
-                "the other host announces {remote}, a private address that this host cannot reach"
+                "the other host announces {announced}, a private address that this host cannot reach"
             ),
         )
     } else if remote != trial.target.ip() {
         (
             Cause::AnnouncedAddressUnreachable,
-            format!("the other host announces {remote}, which does not answer"),
+            format!("the other host announces {announced}, which does not answer"),
         )
     } else {
         (Cause::PathSilent, format!("no answer over {path}: the path is down"))
@@ -98,14 +106,43 @@ fn report_dead_path(
     if cause == Cause::PathSilent {
         return finding.hint("check that path alone: link, router, firewall");
     }
-    finding
-        .fix(format!("ip mptcp endpoint delete id ID   # on the other host, that of {remote}"))
-        .hint("behind a NAT, announce its public address with a forwarded port")
+    let id = announced_id(view, trial, remote).map_or_else(|| "ID".to_owned(), |id| id.to_string());
+    let finding = finding.fix(format!(
+        "ip mptcp endpoint delete id {id}   # on the other host, that of {announced}"
+    ));
+    if cause == Cause::AnnouncedAddressPrivate {
+        return finding.hint(format!(
+            "the other host is probably behind a NAT. Further subflows to {} need no announcement: a \
+             `subflow` endpoint of this host is enough. If the other host has a second public \
+             address, announce that one, and let its NAT forward port {} there",
+            trial.target.ip(),
+            trial.target.port()
+        ));
+    }
+    finding.hint(
+        "if the address is right, the other host drops the packets or their replies: check its \
+         firewall, its route from that address, and its reverse-path filter (rp_filter = 1). Behind a \
+         NAT, announce the public address",
+    )
+}
+
+/// Returns the identifier of an announced address, which Linux takes from the endpoint.
+fn announced_id(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr) -> Option<u8> {
+    let mut endpoints = view.peer.iter().flat_map(|peer| &peer.latest().endpoints);
+    let endpoint = endpoints.find(|endpoint| endpoint.is_signal() && endpoint.address == remote);
+    let event = trial.events_of("ANNOUNCED").find(|event| event.remote == Some(remote));
+    let subflow = trial.subflows.iter().find(|subflow| subflow.remote.ip() == remote);
+    endpoint
+        .map(|endpoint| endpoint.id)
+        .or_else(|| event.and_then(|event| event.remote_id))
+        .or_else(|| subflow.and_then(|subflow| subflow.remote_id))
 }
 
 /// Returns true for a private address, seen from outside of its network.
 fn is_private(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr) -> bool {
     let block = private_block(remote);
+    let target_block = private_block(trial.target.ip());
+    let is_neighbour = view.here.links.iter().any(|link| view.on_link(link.index, remote));
     let is_local_block =
         view.here.addresses.iter().any(|entry| private_block(entry.address) == block);
     let is_behind_nat = view.peer.is_some_and(|peer| {
@@ -113,8 +150,11 @@ fn is_private(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr
             && peer.latest().link_of(trial.target.ip()).is_none()
             && !peer.latest().addresses.is_empty()
     });
+    // A host with a public address that announces a private one is behind a NAT, even if this
+    // host's network has the same kind of address.
+    let is_public_target = target_block.is_none() && !is_neighbour;
     block.is_some()
-        && (is_behind_nat || (private_block(trial.target.ip()) != block && !is_local_block))
+        && (is_behind_nat || is_public_target || (target_block != block && !is_local_block))
 }
 
 /// Finds the cause of a subflow that was refused before it was established.
@@ -251,13 +291,9 @@ fn explain_reset(
         check.remote == trial.target && check.outcome == ConnectOutcome::Connected
     };
     match check.map(|check| check.outcome) {
-        Some(ConnectOutcome::Refused) if remote != trial.target.ip() => Finding::new(
-            Cause::AnnouncedAddressUnreachable,
-            format!("the other host announces {remote}, but no program listens there"),
-        )
-        .at_location(&path)
-        .with_evidence(format!("plain TCP to {}: refused", missing.remote))
-        .hint("make the program listen on all addresses, or announce the address with a port"),
+        Some(ConnectOutcome::Refused) if remote != trial.target.ip() => {
+            report_unused_port(view, missing)
+        }
         Some(ConnectOutcome::Refused) => Finding::new(
             Cause::PathRefused,
             format!("over {path}, plain TCP to {} is refused as well", missing.remote),
@@ -288,6 +324,18 @@ fn explain_reset(
             }
         }
     }
+}
+
+/// Reports an announced address with no listener at the port.
+fn report_unused_port(view: &ObservationView<'_>, missing: &MissingSubflow<'_>) -> Finding {
+    let announced = remote_name(view, missing.remote);
+    Finding::new(
+        Cause::AnnouncedAddressUnreachable,
+        format!("the other host announces {announced}, but no program listens there"),
+    )
+    .at_location(path_label(view, missing))
+    .with_evidence(format!("plain TCP to {}: refused", missing.remote))
+    .hint("make the program listen on all addresses, or announce the address with a port")
 }
 
 fn report_listener_closed(trial: &TestConnection) -> Finding {
@@ -395,11 +443,17 @@ fn find_too_many_hops(
     (hops >= max_hops).then(|| {
         let path = path_label(view, missing);
         let sentence = format!("packets of this host do not reach the other end of {path}");
-        Finding::new(Cause::JoinUnreachable, sentence)
+        let finding = Finding::new(Cause::JoinUnreachable, sentence)
             .at_location(&path)
             .with_evidence(format!("the path has {hops} routers"))
-            .with_evidence(format!("net.ipv4.ip_default_ttl = {max_hops}"))
-            .fix("sysctl -w net.ipv4.ip_default_ttl=64")
+            .with_evidence(format!("net.ipv4.ip_default_ttl = {max_hops}"));
+        // The usual value, or the maximum of the field if that is not enough.
+        let needed = if hops < 64 { 64 } else { 255 };
+        if needed > max_hops {
+            finding.fix(format!("sysctl -w net.ipv4.ip_default_ttl={needed}"))
+        } else {
+            finding.hint("the time to live is at its maximum: use a path with fewer routers")
+        }
     })
 }
 
@@ -425,8 +479,9 @@ pub(super) fn explain_rejected(
         "the other host accepts no more subflows: its limit is reached",
     )
     .at_location("other host")
-    .with_evidence("the other host reset the subflow as soon as it was established")
-    .fix("ip mptcp limits set subflows 8   # on the other host");
+    .with_evidence("the other host reset the subflow as soon as it was established");
+    let needed = MptcpLimits { add_addr_accepted: 0, ..MAX_LIMITS };
+    let finding = raise_limits(finding, limits, needed, "   # on the other host");
     let finding = match limits {
         Some(limits) => {
             finding.with_evidence(format!("limits there: subflows {}", limits.subflows))

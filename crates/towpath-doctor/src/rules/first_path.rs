@@ -4,8 +4,8 @@ use towpath_host::setup::quoted;
 
 use super::handshake::last_hop;
 use super::view::ObservationView;
-use crate::finding::{Cause, Finding};
-use crate::observation::{ConnectOutcome, PlainTcpCheck, TestConnection};
+use crate::finding::{Cause, Confidence, Finding};
+use crate::observation::{ConnectAttempt, ConnectOutcome, PlainTcpCheck, TestConnection};
 use crate::text;
 
 /// Reports a server that no new connection reaches, although plain TCP from another local address
@@ -14,13 +14,19 @@ pub(super) fn find_unusable_first_path(
     view: &ObservationView<'_>,
     trial: &TestConnection,
 ) -> Option<Finding> {
-    if trial.connected(false) || trial.connected(true) {
+    let fails = |attempt: &ConnectAttempt| attempt.outcome != ConnectOutcome::Connected;
+    if trial.connected(true) || !trial.attempts(false).any(fails) {
         return None;
     }
     let target = trial.target;
     let first_lookup = view.route_lookup(target.ip(), None, None);
     let first_link = first_lookup.and_then(|lookup| lookup.link);
-    let check = find_answering_check(view, trial, first_link)?;
+    let Some(check) = find_answering_check(view, trial, first_link) else {
+        return find_unequal_first_paths(view, trial, first_link);
+    };
+    if trial.connected(false) {
+        return None;
+    }
     let (local, link) = (check.local, view.here.link_of(check.local)?);
     let failure_text = match trial.attempts(false).map(|attempt| attempt.outcome).next() {
         Some(ConnectOutcome::Silent | ConnectOutcome::Connected) | None => "time out".to_owned(),
@@ -43,6 +49,47 @@ pub(super) fn find_unusable_first_path(
         .with_evidence(format!("plain TCP from {local} ({}): connected", link.name))
         .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")));
     Some(suggest_other_path(view, finding, check, first_name.as_deref()))
+}
+
+/// Reports a server that answers over the route of the lookup, while another interface fails as the
+/// new connections did. They start on both in turn, as equal-cost routes (RFC 2992) let them.
+fn find_unequal_first_paths(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    first_link: Option<u32>,
+) -> Option<Finding> {
+    let target = trial.target;
+    let link_of = |check: &PlainTcpCheck| {
+        check
+            .bound_to
+            .and_then(|index| view.here.link(index))
+            .or_else(|| view.here.link_of(check.local))
+    };
+    let checks = || trial.controls.iter().filter(|check| check.remote == target);
+    let is_first = |check: &&PlainTcpCheck| {
+        first_link.is_some() && link_of(check).map(|link| link.index) == first_link
+    };
+    let good =
+        checks().filter(is_first).find(|check| check.outcome == ConnectOutcome::Connected)?;
+    let fails_alike = |check: &&PlainTcpCheck| {
+        check.outcome != ConnectOutcome::Connected
+            && trial.attempts(false).any(|attempt| attempt.outcome == check.outcome)
+    };
+    let bad = checks().filter(|check| !is_first(check)).find(fails_alike)?;
+    let (good_name, bad_name) = (&link_of(good)?.name, &link_of(bad)?.name);
+    let sentence = format!(
+        "{target} answers from {} on {good_name}, but not over {bad_name}: new connections that start \
+         there fail",
+        good.local
+    );
+    let outcome = text::outcome(bad.outcome);
+    let finding = Finding::new(Cause::FirstPathUnusable, sentence)
+        .at_location(target)
+        .with_confidence(Confidence::Likely)
+        .with_evidence(format!("plain TCP from {} ({good_name}): connected", good.local))
+        .with_evidence(format!("plain TCP from {} ({bad_name}): {outcome}", bad.local))
+        .with_evidence("several routes to the server are equal, or the server has just started");
+    Some(suggest_other_path(view, finding, good, Some(bad_name)))
 }
 
 /// Returns the test of plain TCP that connects over another path than the one of new connections.

@@ -1,13 +1,16 @@
 //! Checks that our own connection is Multipath TCP, and remains so.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+
+use towpath_host::snapshot::AddressSnapshot;
 
 use super::first_path::find_unusable_first_path;
+use super::parallel_links::find_silent_link;
 use super::view::ObservationView;
 use crate::finding::{Cause, Confidence, Finding};
 use crate::observation::{
-    ConnectAttempt, ConnectOutcome, HopProbe, PlainTcpCheck, ProbeOption, TargetReply,
-    TestConnection,
+    ConnectAttempt, ConnectOutcome, HopProbe, PlainTcpCheck, ProbeOption, SocketProtocol,
+    SocketRole, TargetReply, TestConnection,
 };
 use crate::text;
 
@@ -45,16 +48,19 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
         check.remote == target && check.outcome == ConnectOutcome::Connected
     };
     let later_connects = trial.controls.iter().any(connects);
+    if let Some(finding) = find_silent_link(view, trial, (first_source(view, trial), target.ip())) {
+        return with_outcomes(finding);
+    }
     if let Some(finding) = find_unusable_first_path(view, trial) {
         return with_outcomes(finding);
     }
     match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), route_errno) {
-        (true, ConnectOutcome::Silent, _) => report_dropped_syn(trial),
+        (true, ConnectOutcome::Silent, _) => report_dropped_syn(view, trial),
         (true, ConnectOutcome::Failed(_), _) => {
-            with_outcomes(report_refused_option(trial, "forbids"))
+            with_outcomes(report_refused_option(view, trial, "forbids"))
         }
         (true, ConnectOutcome::Refused, _) if later_connects => {
-            with_outcomes(report_refused_option(trial, "resets"))
+            with_outcomes(report_refused_option(view, trial, "resets"))
         }
         (true, ConnectOutcome::Refused, _) => at_target(
             Cause::ListenerClosedAfterAccept,
@@ -87,12 +93,27 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
     }
 }
 
+/// Returns the address from which new connections start.
+fn first_source(view: &ObservationView<'_>, trial: &TestConnection) -> Option<IpAddr> {
+    let target = trial.target.ip();
+    let link = view.route_lookup(target, None, None)?.link?;
+    let mut addresses = view.here.addresses.iter();
+    let is_source = |entry: &&AddressSnapshot| {
+        entry.link == link && entry.address.is_ipv4() == target.is_ipv4()
+    };
+    addresses.find(is_source).map(|entry| entry.address)
+}
+
 /// Reports a middlebox that refuses Multipath TCP while plain TCP connects.
-fn report_refused_option(trial: &TestConnection, verb: &str) -> Finding {
-    let target = trial.target;
+fn report_refused_option(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    verb: &str,
+) -> Finding {
+    let (target, path) = (trial.target, first_path_text(view, trial));
     Finding::new(
         Cause::SynOptionDropped,
-        format!("something on the path to {target} {verb} connections that ask for Multipath TCP"),
+        format!("something on {path} {verb} connections that ask for Multipath TCP"),
     )
     .at_location(target.ip())
     .hint("probably a firewall: try another port, another first path, or a tunnel")
@@ -103,12 +124,12 @@ fn report_refused_option(trial: &TestConnection, verb: &str) -> Finding {
 }
 
 /// Reports that plain TCP connects, while Multipath TCP gets no reply.
-fn report_dropped_syn(trial: &TestConnection) -> Finding {
-    let target = trial.target;
+fn report_dropped_syn(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
+    let (target, path) = (trial.target, first_path_text(view, trial));
     let count = |multipath| trial.attempts(multipath).count() as u64;
     let finding = Finding::new(
         Cause::SynOptionDropped,
-        format!("something on the path to {target} drops connections that ask for Multipath TCP"),
+        format!("something on {path} drops connections that ask for Multipath TCP"),
     )
     .at_location(target.ip())
     .with_evidence(format!("{} over plain TCP: answered", text::count(count(false), "attempt")))
@@ -215,9 +236,9 @@ fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Find
         with_syn_evidence(Finding::new(cause, sentence).at_location(target.ip()))
             .hint("try another port or another first path; a tunnel works")
     };
-    let sentence = format!("something on the path to {target} removes the Multipath TCP option");
-    let forward_finding = report_on_path(Cause::SynOptionStripped, sentence);
-    let multipath_check = trial.controls.iter().find(|check| check.multipath == Some(true));
+    let forward_finding = with_syn_evidence(report_stripped_syn(view, trial));
+    let mut checks = trial.controls.iter().filter(|check| check.remote == target);
+    let multipath_check = checks.find(|check| check.multipath == Some(true));
     let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
         if let Some(check) = multipath_check {
             let source = check.local;
@@ -259,6 +280,68 @@ fn explain_plain_tcp(view: &ObservationView<'_>, trial: &TestConnection) -> Find
     let sentence = format!("something on the path back from {target} removes the MPTCP option");
     report_on_path(Cause::SynackOptionStripped, sentence)
         .with_evidence("the other host received the SYN with the option (MPCapableSYNRX)")
+}
+
+/// Reports a path that removes the option from the SYN, on one port only if another one passes.
+fn report_stripped_syn(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
+    let target = trial.target;
+    let path = first_path_text(view, trial);
+    let Some(port) = passing_port(view, trial) else {
+        let sentence = format!("something on {path} removes the Multipath TCP option");
+        return Finding::new(Cause::SynOptionStripped, sentence)
+            .at_location(target.ip())
+            .hint("try another port or another first path; a tunnel works");
+    };
+    let stripped_port = target.port();
+    Finding::new(
+        Cause::SynOptionStripped,
+        format!(
+            "something on {path} removes the Multipath TCP option from connections to port \
+             {stripped_port}, but not to port {port}"
+        ),
+    )
+    .at_location(target.ip())
+    .with_evidence(format!(
+        "a connection from here to {} is Multipath TCP",
+        SocketAddr::new(target.ip(), port)
+    ))
+    .hint(format!(
+        "a proxy for port {stripped_port} is on that path: use port {port}, another first path or a \
+         tunnel, or ask the operator of that path to exempt the server"
+    ))
+}
+
+/// Returns a phrase for the path of a first subflow, with its interface.
+fn first_path_text(view: &ObservationView<'_>, trial: &TestConnection) -> String {
+    let target = trial.target;
+    let link = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.link);
+    let link = link.map(|index| format!(" over {}", view.interface_name(index)));
+    format!("the path to {target}{}", link.unwrap_or_default())
+}
+
+/// Returns another port of the server to which a connection over the same first interface is
+/// Multipath TCP: one of a program, or of a further check.
+fn passing_port(view: &ObservationView<'_>, trial: &TestConnection) -> Option<u16> {
+    let target = trial.target;
+    let first_link = view.route_lookup(target.ip(), None, None).and_then(|lookup| lookup.link);
+    let starts_first = |local: IpAddr| {
+        let link = view.here.link_of(local.to_canonical()).map(|link| link.index);
+        link.is_some() && link == first_link
+    };
+    let programs = view.observation.programs.iter().flatten();
+    let programs = programs.filter(|socket| {
+        socket.role == SocketRole::Connected && socket.speaks == SocketProtocol::Multipath
+    });
+    let programs = programs.map(|socket| (socket.local.ip(), socket.remote));
+    let checks = trial.controls.iter().filter(|check| check.multipath == Some(true));
+    let checks = checks.map(|check| (check.local, check.remote));
+    let is_other_port = |remote: SocketAddr| {
+        remote.ip().to_canonical() == target.ip().to_canonical() && remote.port() != target.port()
+    };
+    programs
+        .chain(checks)
+        .find(|(local, remote)| starts_first(*local) && is_other_port(*remote))
+        .map(|(_, remote)| remote.port())
 }
 
 /// Reports the listener as the likely cause, as the evidence does not exclude the path.

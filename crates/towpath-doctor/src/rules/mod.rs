@@ -5,11 +5,14 @@
 //! reported. A doubtful configuration is reported only if no test showed that it does no harm.
 
 mod addresses;
+mod claims;
 mod configuration;
 mod failed;
 mod first_path;
 mod handshake;
 mod kernel;
+mod limits;
+mod parallel_links;
 mod path;
 mod programs;
 mod quality;
@@ -25,7 +28,9 @@ mod tests;
 use super::finding::{Confidence, Diagnosis, Finding, SkippedCheck};
 use super::local_findings::LocalFindings;
 use super::observation::Observation;
+use super::tried_commands::separate_tried_commands;
 
+pub use claims::causes_page;
 use view::ObservationView;
 pub(super) use view::on_link;
 
@@ -39,12 +44,14 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
     let view = ObservationView::new(observation);
     let paths = verdict::paths(&view);
     let (verdict, reason) = verdict::verdict(&view, &reported, &paths);
+    let claims = claims::claims(&view, &reported);
     Diagnosis {
         verdict,
         reason,
         paths,
         unused: addresses::unused_interfaces(&view),
         findings: reported,
+        claims,
         checked: completed_checks(observation),
         not_checked: skipped_checks(observation),
     }
@@ -68,6 +75,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
         findings.extend(programs::findings(&view));
         findings.extend(sender_stats::findings(&view));
     }
+    claims::weigh(&view, &mut findings);
     // Findings that are merely possible come last.
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
@@ -77,6 +85,9 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
         if !reported.iter().any(|previous| previous.is_same_problem(&finding)) {
             reported.push(finding);
         }
+    }
+    for finding in &mut reported {
+        separate_tried_commands(finding, observation);
     }
     reported
 }

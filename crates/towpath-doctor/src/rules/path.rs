@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_host::snapshot::EndpointSnapshot;
+use towpath_host::setup::quoted;
+use towpath_host::snapshot::{EndpointSnapshot, MptcpLimits};
 
 use super::failed::{explain_closed, explain_rejected, explain_unanswered};
+use super::limits::{above_exhausted, raise_limits};
 use super::routes::routing;
 use super::view::{ObservationView, is_working};
 use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ConnectOutcome, ObservedSubflow, RecordedEvent, TestConnection};
+use crate::observation::{
+    ConnectOutcome, ObservedSubflow, PeerSnapshots, RecordedEvent, TestConnection,
+};
 use crate::text;
 
 /// A subflow that should exist.
@@ -92,8 +96,11 @@ fn closed_with_connection(
 fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let peer = view.peer?;
     let sent = peer.counter_delta("AddAddrTx");
-    if sent == 0 || trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
+    if trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
         return None;
+    }
+    if sent == 0 {
+        return find_unsent_announcement(peer);
     }
     let peer_snapshot = peer.latest();
     let endpoint = peer_snapshot.endpoints.iter().find(|endpoint| endpoint.is_signal())?;
@@ -102,7 +109,7 @@ fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) ->
             Cause::AnnouncementStripped,
             format!(
                 "the other host announces {}, but something on the path removes the announcement",
-                endpoint.address
+                endpoint_name(endpoint)
             ),
         )
         .at_location(trial.target.ip())
@@ -115,6 +122,46 @@ fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) ->
             "open subflows from this host's own addresses (`subflow` endpoints), which need no announcement",
         ),
     )
+}
+
+/// Reports an announcement that the other host drops, as it does not fit into a packet: with an IPv6
+/// address and a port it has 30 bytes (RFC 8684 §3.4.1), and TCP timestamps have 12 of the 40.
+fn find_unsent_announcement(peer: &PeerSnapshots) -> Option<Finding> {
+    let dropped = peer.counter_delta("AddAddrTxDrop");
+    let snapshot = peer.latest();
+    let is_too_long = |endpoint: &&EndpointSnapshot| {
+        endpoint.is_signal() && endpoint.address.is_ipv6() && endpoint.port.is_some()
+    };
+    let endpoint = snapshot.endpoints.iter().find(is_too_long).filter(|_| dropped > 0)?;
+    let device = snapshot.link_of(endpoint.address);
+    let device = device.map_or_else(String::new, |link| format!(" dev {}", quoted(&link.name)));
+    let comment = "   # on the other host";
+    Some(
+        Finding::new(
+            Cause::AnnouncementStripped,
+            format!(
+                "the other host does not send the announcement of {}: an IPv6 address with a port \
+                 does not fit into a packet with TCP timestamps",
+                endpoint_name(endpoint)
+            ),
+        )
+        .at_location("other host")
+        .with_evidence(format!("dropped there before it was sent: {dropped} (AddAddrTxDrop)"))
+        .fix(format!("ip mptcp endpoint delete id {}{comment}", endpoint.id))
+        .fix(format!("ip mptcp endpoint add {}{device} signal{comment}", endpoint.address))
+        .hint(
+            "without a port, subflows use the port of the connection. The alternative is \
+             net.ipv4.tcp_timestamps = 0 on the other host",
+        ),
+    )
+}
+
+/// Returns the address of an endpoint, with its port if it has one.
+fn endpoint_name(endpoint: &EndpointSnapshot) -> String {
+    match endpoint.port {
+        Some(port) => SocketAddr::new(endpoint.address, port).to_string(),
+        None => endpoint.address.to_string(),
+    }
 }
 
 /// Returns the missing subflows: those that failed, unused endpoints, and announcements without a
@@ -245,7 +292,7 @@ fn add_untried_announcements(trial: &TestConnection, missing: &mut Vec<MissingSu
 }
 
 /// Returns the endpoints that should have a subflow.
-fn expected_endpoints<'a>(
+pub(super) fn expected_endpoints<'a>(
     view: &ObservationView<'a>,
     trial: &TestConnection,
 ) -> impl Iterator<Item = &'a EndpointSnapshot> {
@@ -269,10 +316,19 @@ fn close_event(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<
 /// Returns the label of a path.
 pub(super) fn path_label(view: &ObservationView<'_>, missing: &MissingSubflow<'_>) -> String {
     let link = missing.local.and_then(|local| view.here.link_of(local));
+    let remote = remote_name(view, missing.remote);
     match (missing.local, link) {
-        (Some(local), Some(link)) => format!("{} ({local}) -> {}", link.name, missing.remote.ip()),
-        (Some(local), None) => format!("{local} -> {}", missing.remote.ip()),
-        (None, _) => missing.remote.ip().to_string(),
+        (Some(local), Some(link)) => format!("{} ({local}) -> {remote}", link.name),
+        (Some(local), None) => format!("{local} -> {remote}"),
+        (None, _) => remote,
+    }
+}
+
+/// Returns a remote address, with its port if that is not the one of the connection.
+pub(super) fn remote_name(view: &ObservationView<'_>, remote: SocketAddr) -> String {
+    match view.trial {
+        Some(trial) if trial.target.port() != remote.port() => remote.to_string(),
+        Some(_) | None => remote.ip().to_string(),
     }
 }
 
@@ -324,31 +380,34 @@ fn find_exhausted_limit(
         "limits of this host: subflows {}, add_addr_accepted {}",
         limits.subflows, limits.add_addr_accepted
     );
-    let endpoint_count =
-        view.here.endpoints.iter().filter(|endpoint| endpoint.opens_subflows()).count() as u64;
-    let announced_count =
-        (trial.events_of("ANNOUNCED").count() as u64).max(trial.counter_delta("AddAddr")).max(2);
-    // The suggestion never lowers a limit.
-    let command = format!(
-        "ip mptcp limits set subflows {} add_addr_accepted {}",
-        endpoint_count.saturating_add(announced_count).min(8).max(limits.subflows.into()),
-        announced_count.min(8).max(limits.add_addr_accepted.into())
-    );
+    let needed = needed_limits(view, trial);
+    let raise = |finding, needed| Some(raise_limits(finding, Some(limits), needed, ""));
     if limits.subflows == 0 || started_count >= u64::from(limits.subflows) {
+        let subflows = above_exhausted(limits.subflows, needed.subflows);
+        let needed = MptcpLimits { subflows, ..needed };
         if !unreachable_remotes.is_empty() && started_count > 0 {
-            return Some(report_dead_remotes(&unreachable_remotes, limits_text, command));
+            return raise(report_dead_remotes(&unreachable_remotes, limits_text), needed);
         }
+        let allowed = match limits.subflows {
+            0 => "no subflow".to_owned(),
+            count => text::count(count.into(), "subflow"),
+        };
+        let path = path_label(view, missing);
         let sentence = format!(
-            "this host's limit allows {} beyond the first, which is not enough",
-            text::count(limits.subflows.into(), "subflow")
+            "this host's limit allows {allowed} beyond the first (`ip mptcp limits`), so {path} is not used"
         );
-        let finding =
-            Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, missing));
+        let finding = Finding::new(Cause::SubflowLimit, sentence).at_location("this host");
         let started_text = format!("{} begun", text::count(started_count, "further subflow"));
-        return Some(finding.with_evidence(limits_text).with_evidence(started_text).fix(command));
+        return raise(finding.with_evidence(limits_text).with_evidence(started_text), needed);
     }
     if missing.announced && limits.add_addr_accepted == 0 {
-        let sentence = "the other host announces an address, but this host's limit ignores it";
+        let is_known = missing.remote.ip() != trial.target.ip();
+        let announced = is_known.then(|| remote_name(view, missing.remote));
+        let announced = announced.unwrap_or_else(|| "an address".to_owned());
+        let sentence = format!(
+            "the other host announces {announced}, but this host's limit ignores it \
+             (`ip mptcp limits`: add_addr_accepted 0)"
+        );
         let counter_text = format!(
             "{} announced (AddAddr), {} joined (MPJoinSynTx)",
             trial.counter_delta("AddAddr"),
@@ -356,7 +415,7 @@ fn find_exhausted_limit(
         );
         let finding =
             Finding::new(Cause::AddAddrLimit, sentence).at_location(path_label(view, missing));
-        return Some(finding.with_evidence(limits_text).with_evidence(counter_text).fix(command));
+        return raise(finding.with_evidence(limits_text).with_evidence(counter_text), needed);
     }
     // Linux does not return the quota of an accepted address after a failure. Without events, a
     // subflow that failed at once may appear only in the counters.
@@ -364,8 +423,22 @@ fn find_exhausted_limit(
     let failed_count = trial.counter_delta("MPJoinSynTx").saturating_sub(working_count);
     let is_exhausted =
         failed_count.max(unreachable_remotes.len() as u64) >= limits.add_addr_accepted.into();
-    (missing.announced && !unreachable_remotes.is_empty() && is_exhausted)
-        .then(|| report_dead_remotes(&unreachable_remotes, limits_text, command))
+    if !missing.announced || unreachable_remotes.is_empty() || !is_exhausted {
+        return None;
+    }
+    let add_addr_accepted = above_exhausted(limits.add_addr_accepted, needed.add_addr_accepted);
+    let needed = MptcpLimits { add_addr_accepted, ..needed };
+    raise(report_dead_remotes(&unreachable_remotes, limits_text), needed)
+}
+
+/// Returns limits that permit a subflow from each endpoint, and one to each announced address.
+fn needed_limits(view: &ObservationView<'_>, trial: &TestConnection) -> MptcpLimits {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let endpoints = view.here.endpoints.iter().filter(|endpoint| endpoint.opens_subflows());
+    let counted = u32::try_from(trial.counter_delta("AddAddr")).unwrap_or(u32::MAX);
+    let announced = count(trial.events_of("ANNOUNCED").count()).max(counted).max(2);
+    let subflows = count(endpoints.count()).saturating_add(announced);
+    MptcpLimits { subflows, add_addr_accepted: announced }
 }
 
 /// Reports a path manager in user space without a daemon to open subflows.
@@ -388,11 +461,7 @@ pub(super) fn find_userspace_manager(view: &ObservationView<'_>) -> Option<Findi
     )
 }
 
-fn report_dead_remotes(
-    remotes: &BTreeSet<IpAddr>,
-    limits_text: String,
-    command: String,
-) -> Finding {
+fn report_dead_remotes(remotes: &BTreeSet<IpAddr>, limits_text: String) -> Finding {
     let names: Vec<String> = remotes.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     Finding::new(
@@ -402,7 +471,6 @@ fn report_dead_remotes(
     .at_location(&names)
     .with_evidence(limits_text)
     .with_evidence("an address that was announced last was not tried")
-    .fix(command)
     .hint("on the other host, delete the unreachable endpoints (`ip mptcp endpoint`)")
 }
 

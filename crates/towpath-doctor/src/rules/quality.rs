@@ -9,6 +9,7 @@ use towpath_host::snapshot::{LinkSnapshot, SubflowSnapshot};
 
 use super::addresses::share_address;
 use super::configuration::arp_finding;
+use super::limits::raise_receive_buffer;
 use super::view::{ObservationView, in_network, is_closing, is_working};
 use crate::finding::{Cause, Confidence, Finding};
 use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
@@ -102,7 +103,11 @@ fn find_wrong_interface<'a>(
 }
 
 /// Returns true if two interfaces are in the same IPv4 network.
-fn share_network(snapshot: &HostSnapshot, first: &LinkSnapshot, second: &LinkSnapshot) -> bool {
+pub(super) fn share_network(
+    snapshot: &HostSnapshot,
+    first: &LinkSnapshot,
+    second: &LinkSnapshot,
+) -> bool {
     let addresses_of =
         |index: u32| snapshot.addresses.iter().filter(move |address| address.link == index);
     addresses_of(first.index).filter(|entry| entry.address.is_ipv4()).any(|entry| {
@@ -175,7 +180,10 @@ fn find_shared_link(
     None
 }
 
-fn find_own_shared_link(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+pub(super) fn find_own_shared_link(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+) -> Option<Finding> {
     let after = view.observation.after.as_ref()?;
     let bytes = |subflow: &ObservedSubflow| {
         (subflow.local.ip(), [subflow.tcp.bytes_received, subflow.tcp.bytes_acked])
@@ -208,6 +216,12 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
     // If only large packets are lost, the opposite direction still works.
     if !awaits_ack || is_closing(subflow) || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
         return None;
+    }
+    let parallel_link = view.trial.and_then(|trial| {
+        super::parallel_links::find_silent_link(view, trial, (Some(local), remote))
+    });
+    if parallel_link.is_some() {
+        return parallel_link;
     }
     // Losses are a finding of their own. If new packets pass, the path is not dead.
     let large_retry_passed = check.is_some_and(|check| check.large_retry == Some(true));
@@ -267,7 +281,14 @@ fn report_mtu_black_hole(
         .with_evidence(format!("packets of up to {} bytes are sent", subflow.tcp.path_mtu))
         .fix(format!("ip link set {} mtu {IPV6_MIN_MTU}", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
-        .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
+        .hint(format!(
+            "a router or tunnel (VPN) of that path has a smaller MTU, and its messages are lost. To \
+             find the MTU: `ping -M do -s SIZE -I {} {}` with the largest SIZE that is answered, \
+             plus {} bytes",
+            quoted(name),
+            subflow.remote.ip(),
+            if subflow.remote.is_ipv6() { 48 } else { 28 }
+        ))
 }
 
 /// Detects an MTU black hole on the path. Small packets pass before and after large ones that do
@@ -305,14 +326,14 @@ fn find_mtu_black_hole(view: &ObservationView<'_>, subflow: &ObservedSubflow) ->
 
 /// Returns true if full-size segments passed in both directions: there are too many bytes for small
 /// ones alone. Bytes behind a lost segment are not acknowledged.
-fn large_passed(subflow: &ObservedSubflow) -> bool {
+pub(super) fn large_passed(subflow: &ObservedSubflow) -> bool {
     const MIN_SEGMENTS: u64 = 16;
     let fewer_bytes = subflow.tcp.bytes_acked.min(subflow.tcp.bytes_received);
     fewer_bytes > MIN_SEGMENTS * u64::from(subflow.tcp.mss_bytes.max(IPV6_MIN_MTU))
 }
 
 /// Returns true if a subflow waits for acknowledgements and receives nothing at all.
-fn is_stuck(subflow: &ObservedSubflow) -> bool {
+pub(super) fn is_stuck(subflow: &ObservedSubflow) -> bool {
     let tcp = subflow.tcp;
     tcp.unacked > 0
         && (tcp.backoff > 0 || tcp.retransmissions > 0)
@@ -340,7 +361,7 @@ fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
 }
 
 /// Returns the lost replies: until a gap is filled, about three packets arrive behind it.
-fn lost_replies(check: &PlainTcpCheck) -> u32 {
+pub(super) fn lost_replies(check: &PlainTcpCheck) -> u32 {
     const OOO_PER_LOSS: u32 = 3;
     check.behind_gap / OOO_PER_LOSS
 }
@@ -378,14 +399,18 @@ pub(super) fn find_loss(
 }
 
 /// Reports round-trip times so different that reordering blocks data for long.
-fn find_slow_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+pub(super) fn find_slow_path(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+) -> Option<Finding> {
     let rtt_us = |subflow: &ObservedSubflow| {
         let idle_rtt_us = view
             .plain_tcp_check(Some(subflow.local.ip()), subflow.remote.ip())
             .map(|check| check.min_rtt_us);
         // A round-trip time with retransmissions includes the loss recovery.
         let subflow_rtt_us = Some(subflow.tcp.srtt_us).filter(|_| subflow.tcp.retransmissions == 0);
-        idle_rtt_us.filter(|time| *time > 0).or(subflow_rtt_us.filter(|time| *time > 0))
+        // A single sample may be late by chance.
+        [idle_rtt_us, subflow_rtt_us].into_iter().flatten().filter(|time| *time > 0).min()
     };
     let subflows = trial.subflows.iter().filter(|subflow| is_working(subflow));
     let round_trips: Vec<_> =
@@ -419,7 +444,7 @@ fn find_slow_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<
 
 /// Reports backup flags that differ between the hosts, or data on backups although a regular path
 /// exists.
-fn find_backup_problem(trial: &TestConnection) -> Option<Finding> {
+pub(super) fn find_backup_problem(trial: &TestConnection) -> Option<Finding> {
     let is_alive = |subflow: &&ObservedSubflow| is_working(subflow) && subflow.tcp.backoff == 0;
     let is_backup = |subflow: &ObservedSubflow| subflow.backup_here || subflow.backup_there;
     let bytes = |subflow: &ObservedSubflow| {
@@ -469,7 +494,7 @@ fn find_backup_problem(trial: &TestConnection) -> Option<Finding> {
 }
 
 /// Reports a receive buffer too small for the data that arrive early on several paths.
-fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
+pub(super) fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
     let max_receive_buffer = |snapshot: &HostSnapshot| {
         let value = snapshot.settings.get("ipv4.tcp_rmem")?;
         value.split_whitespace().last()?.parse::<u64>().ok()
@@ -481,7 +506,11 @@ fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
         .map(|bytes| (bytes, "other host"));
     let (bytes, host) =
         own_buffer.into_iter().chain(peer_buffer).find(|(bytes, _)| *bytes < MIN_BUFFER_BYTES)?;
-    let comment = if host == "this host" { "" } else { "   # on the other host" };
+    let (snapshot, comment) = match view.peer {
+        Some(peer) if host != "this host" => (peer.latest(), "   # on the other host"),
+        Some(_) | None => (view.here, ""),
+    };
+    let current = snapshot.settings.get("ipv4.tcp_rmem").map(String::as_str);
     Some(
         Finding::new(
             Cause::ReceiveBufferTooSmall,
@@ -493,6 +522,6 @@ fn find_small_buffer(view: &ObservationView<'_>) -> Option<Finding> {
         )
         .at_location(host)
         .with_evidence(format!("{host}: net.ipv4.tcp_rmem ends with {bytes}"))
-        .fix(format!("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"{comment}")),
+        .fix(raise_receive_buffer(current, comment)),
     )
 }

@@ -133,7 +133,8 @@ pub(super) fn find_reverse_path_filter(
         Finding::new(
             Cause::ReversePathFilter,
             format!(
-                "the other host drops packets that arrive at {} (rp_filter = 1)",
+                "the other host drops packets that arrive at {}, because its route back uses another \
+                 interface (rp_filter = 1)",
                 strict_link.name
             ),
         )

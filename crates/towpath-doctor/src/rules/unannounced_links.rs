@@ -4,8 +4,10 @@
 use std::net::IpAddr;
 
 use towpath_host::setup::quoted;
-use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot, MptcpLimits};
 
+use super::addresses::share_address;
+use super::limits::{MAX_LIMITS, raise_limits};
 use super::view::ObservationView;
 use crate::finding::{Cause, Finding};
 use crate::route_lookups;
@@ -35,7 +37,8 @@ pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Findin
     )
     .at_location("other host");
     let comment = "   # on the other host";
-    finding = finding.fix(format!("ip mptcp limits set subflows 8{comment}"));
+    let needed = MptcpLimits { add_addr_accepted: 0, ..MAX_LIMITS };
+    finding = raise_limits(finding, peer.latest().limits, needed, comment);
     for (link, local, remote) in &links {
         let device = peer.latest().link_of(*remote);
         let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
@@ -45,7 +48,7 @@ pub(super) fn find_unannounced_link(view: &ObservationView<'_>) -> Option<Findin
     }
     let limits = view.here.limits;
     if limits.is_none_or(|limits| limits.subflows == 0 || limits.add_addr_accepted == 0) {
-        finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
+        finding = raise_limits(finding, limits, MAX_LIMITS, "");
     }
     Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do this"))
 }
@@ -67,7 +70,8 @@ pub(super) fn untested_interface(view: &ObservationView<'_>) -> Option<String> {
         let Some(link) = link.filter(|link| !link.loopback && link.index != used_link.index) else {
             continue;
         };
-        if !has_route(link) && !names.contains(&link.name.as_str()) {
+        let is_duplicate = share_address(view.here, link.index, used_link.index);
+        if !has_route(link) && !is_duplicate && !names.contains(&link.name.as_str()) {
             names.push(link.name.as_str());
         }
     }

@@ -44,8 +44,6 @@ pub(super) fn verdict(
     };
     let server = trial.server.name();
     let carries = |path: &&PathShare| path.bytes >= Diagnosis::MIN_DATA_BYTES;
-    let idle: Vec<_> =
-        paths.iter().filter(|path| !path.backup && !carries(path)).map(PathShare::label).collect();
     let missing: Vec<_> = expected_addresses(view, trial.target.is_ipv4())
         .filter(|address| !paths.iter().any(|path| path.local == *address))
         .map(|address| address_label(view, address))
@@ -54,6 +52,9 @@ pub(super) fn verdict(
     let carrying_locals: BTreeSet<_> =
         paths.iter().filter(carries).map(|path| path.local).collect();
     let carrying_count = carrying_locals.len();
+    let is_idle = |path: &&PathShare| !path.backup && !carrying_locals.contains(&path.local);
+    let idle: BTreeSet<_> =
+        paths.iter().filter(is_idle).map(|path| (path.label(), path.local)).collect();
     if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
         return undetermined(format!(
             "{server}: it closed the connection before paths could be observed"
@@ -66,12 +67,15 @@ pub(super) fn verdict(
         ));
     }
     if !idle.is_empty() {
+        let idle: Vec<_> = idle.into_iter().map(|(label, _)| label).collect();
         let idle = idle.join(", ");
         return undetermined(format!(
             "the subflows are established, and {idle} carried little or no data: {server} accepted no more"
         ));
     }
-    if let Some(lossy) = trial.subflows.iter().find(|subflow| is_lossy(subflow)) {
+    let has_unexplained_loss =
+        |subflow: &&ObservedSubflow| is_lossy(subflow) && !passed_spaced_packets(view, subflow);
+    if let Some(lossy) = trial.subflows.iter().find(has_unexplained_loss) {
         let link = address_label(view, lossy.local.ip());
         let packets = text::count(lossy.tcp.retransmissions.into(), "packet");
         return undetermined(format!(
@@ -85,8 +89,17 @@ pub(super) fn verdict(
     (Health::Healthy, None)
 }
 
-/// Returns true if a subflow retransmitted too much to be chance. Used for servers that do not echo
-/// the spaced packets of the plain TCP test.
+/// Returns true if the plain TCP test of the path lost none of its spaced packets. Retransmissions
+/// of bulk data then come from a full queue.
+fn passed_spaced_packets(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> bool {
+    const MIN_PACKETS: u32 = 20;
+    let check = view.plain_tcp_check(Some(subflow.local.ip()), subflow.remote.ip());
+    check.is_some_and(|check| {
+        check.packets >= MIN_PACKETS && check.resent == 0 && check.behind_gap == 0
+    })
+}
+
+/// Returns true if a subflow retransmitted too much to be chance.
 fn is_lossy(subflow: &ObservedSubflow) -> bool {
     const MIN_RETRANSMISSIONS: u32 = 2;
     /// One retransmission in this many packets.

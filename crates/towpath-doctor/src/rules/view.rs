@@ -90,7 +90,10 @@ impl<'a> ObservationView<'a> {
             let Some(link) = self.here.link(link_index) else { continue };
             let has_route = lookup.link == Some(link_index)
                 && (lookup.gateway.is_some() || on_link(self.here, link_index, lookup.to));
-            let is_listed = interfaces.iter().any(|(other, _)| other.index == link_index);
+            // Of several interfaces with the same address, only one can be a path.
+            let is_listed = interfaces
+                .iter()
+                .any(|(other, address)| other.index == link_index || *address == from);
             if is_for_target && has_route && link.up && link.running && !link.loopback && !is_listed
             {
                 interfaces.push((link, from));

@@ -75,7 +75,7 @@ fn a_silent_first_path_is_not_a_server_that_is_down() {
         $TOWPATH check 10.9.0.1
         echo $?
         $(ip route add 10.9.0.1 via 10.0.2.1 dev c2 src 10.0.2.2)
-        $TOWPATH doctor --connect 10.9.0.1:5210 --json | grep -c first-path-unusable";
+        $TOWPATH doctor --connect 10.9.0.1:5210 --json | grep -c '\"first-path-unusable\",\"confidence'";
     let Some(output) = run_on_client(test, &network, script) else { return };
     let report = report(&output);
     let finding = &report["findings"][0];
@@ -148,7 +148,7 @@ fn the_same_address_on_two_interfaces_is_named_and_never_set_up() {
         show() { ip mptcp endpoint; ip mptcp limits; ip rule; ip -4 route show table all; }
         before=$(show)
         $TOWPATH doctor --json
-        $TOWPATH doctor --connect 192.168.8.1:5210 --json | grep -c duplicate-address
+        $TOWPATH doctor --connect 192.168.8.1:5210 --json | grep -c '\"duplicate-address\",\"confidence'
         $TOWPATH setup --role client --apply
         echo $?
         test \"$(show)\" = \"$before\"

@@ -171,6 +171,8 @@ struct Diagnosis {
     user: User,
     /// First cause that the doctor named.
     first_cause: Option<String>,
+    /// Set when the claims agree with the truth.
+    has_consistent_claims: bool,
     /// Complete output, or the reason why it is missing.
     output: String,
 }
@@ -192,7 +194,10 @@ impl Diagnosis {
                 cause.as_str().map(str::to_owned)
             })
         });
-        Self { situation, user, first_cause, output: output.to_string() }
+        let has_consistent_claims =
+            report.is_some_and(|report| has_consistent_claims(&report, situation.cause));
+        let output = output.to_string();
+        Self { situation, user, first_cause, has_consistent_claims, output }
     }
 
     fn expected(&self) -> &'static str {
@@ -200,8 +205,22 @@ impl Diagnosis {
     }
 
     fn is_correct(&self) -> bool {
-        self.first_cause.as_deref() == Some(self.expected())
+        self.first_cause.as_deref() == Some(self.expected()) && self.has_consistent_claims
     }
+}
+
+/// Returns true if the claims agree with the truth: a healthy network shows no cause, another one
+/// shows its cause, and no observed fact is against a finding.
+fn has_consistent_claims(report: &Value, cause: Option<&str>) -> bool {
+    let claims = report["claims"].as_array().unwrap();
+    let is_shown = |claim: &&Value| claim["state"] == "shown";
+    let agrees = match cause {
+        Some(cause) => claims.iter().filter(is_shown).any(|claim| claim["cause"] == cause),
+        None => claims.iter().filter(is_shown).count() == 0,
+    };
+    let findings = report["findings"].as_array().unwrap();
+    let mut evidence = findings.iter().flat_map(|finding| finding["evidence"].as_array().unwrap());
+    agrees && !evidence.any(|text| text.as_str().unwrap().starts_with("against this: "))
 }
 
 /// Diagnoses all situations, four at a time, as each mostly waits.

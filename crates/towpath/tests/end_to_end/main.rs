@@ -39,6 +39,7 @@ mod processes;
 mod program;
 mod quic;
 mod report_page;
+mod reports;
 mod reproduce;
 mod restricted;
 mod runs;

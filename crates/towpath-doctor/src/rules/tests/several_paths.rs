@@ -119,6 +119,128 @@ fn a_server_that_answers_nowhere_or_by_now_on_the_first_path_keeps_its_cause() {
 }
 
 #[test]
+fn equal_routes_of_which_one_fails_are_not_a_server_that_is_down() {
+    use ConnectOutcome::{Connected, Silent};
+    for v4 in [true, false] {
+        // The lookup returns the path that works; the attempts went over the other one.
+        let report = diagnose(&host_with_checks(v4, 0, Silent, &[Connected, Silent]));
+        assert_eq!(first_cause(&report), (Cause::FirstPathUnusable, Confidence::Likely));
+        let (locals, target) = network(v4, 2);
+        let expected = format!("{target} answers from {} on a, but not over b:", locals[0]);
+        assert!(report.findings[0].sentence.starts_with(&expected), "{report:?}");
+        assert!(report.findings[0].fix[0].contains(" dev a "), "{report:?}");
+    }
+}
+
+#[test]
+fn an_option_that_is_removed_on_one_port_only_is_named_with_both_ports() {
+    let mut observation = healthy();
+    let trial = observation.trial.as_mut().unwrap();
+    (trial.multipath, trial.multipath_at_end) = (false, false);
+    trial.subflows.clear();
+    let multipath = Some(true);
+    trial.controls.push(PlainTcpCheck { multipath, ..plain_check(ConnectOutcome::Connected) });
+    let sentence = |observation: &Observation| {
+        let report = diagnose(observation);
+        assert_eq!(first_cause(&report).0, Cause::SynOptionStripped, "{report:?}");
+        report.findings[0].sentence.clone()
+    };
+    let path = "something on the path to 10.9.0.1:5210 over a removes the Multipath TCP option";
+    assert_eq!(sentence(&observation), path);
+    let program = |local: &str, port| ProgramSocket {
+        id: None,
+        name: String::new(),
+        role: SocketRole::Connected,
+        local: SocketAddr::new(ip(local), 40_000),
+        remote: SocketAddr::new(ip("10.9.0.1"), port),
+        speaks: SocketProtocol::Multipath,
+        subflows: Vec::new(),
+        sender: None,
+    };
+    // Connections over another path, or to the same port, prove nothing about the port.
+    observation.programs = Some(vec![program("10.0.2.1", 8_080), program("10.0.1.1", 5_210)]);
+    assert_eq!(sentence(&observation), path);
+    observation.programs = Some(vec![program("10.0.1.1", 8_080)]);
+    let expected = format!("{path} from connections to port 5210, but not to port 8080");
+    assert_eq!(sentence(&observation), expected);
+    // The other host's towpath server on another port, tested over the first path.
+    observation.programs = None;
+    let (local, remote) = (ip("10.0.1.1"), SocketAddr::new(ip("10.9.0.1"), 5_300));
+    let check = PlainTcpCheck { local, remote, ..plain_check(ConnectOutcome::Connected) };
+    let trial = observation.trial.as_mut().unwrap();
+    trial.controls.push(PlainTcpCheck { multipath, ..check });
+    assert!(sentence(&observation).ends_with("port 5210, but not to port 5300"));
+}
+
+#[test]
+fn an_announced_address_is_named_with_its_port_and_judged_from_here() {
+    let announced = |address: &str, target: &str| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        trial.target = target.parse().unwrap();
+        let remote = SocketAddr::new(ip(address), 12_345);
+        let mut failed = unanswered_subflow();
+        (failed.remote, failed.remote_id) = (remote, Some(4));
+        trial.subflows.push(failed);
+        trial.controls.push(PlainTcpCheck { remote, ..plain_check(ConnectOutcome::Silent) });
+        for lookup in &mut observation.route_lookups {
+            lookup.to = remote.ip();
+        }
+        let report = diagnose(&observation);
+        let finding = report.findings.into_iter().next().unwrap();
+        assert!(finding.sentence.contains(&format!("announces {remote}, ")), "{finding:?}");
+        assert!(finding.fix[0].starts_with("ip mptcp endpoint delete id 4 "), "{finding:?}");
+        finding.cause
+    };
+    // A server with a public address has a private one only behind a NAT, even if this host's
+    // networks are private as well.
+    assert_eq!(announced("10.7.0.2", "198.51.100.2:5210"), Cause::AnnouncedAddressPrivate);
+    assert_eq!(announced("10.0.2.9", "198.51.100.2:5210"), Cause::AnnouncedAddressUnreachable);
+    assert_eq!(announced("10.7.0.2", "10.9.0.1:5210"), Cause::AnnouncedAddressUnreachable);
+    assert_eq!(announced("203.0.113.2", "198.51.100.2:5210"), Cause::AnnouncedAddressUnreachable);
+}
+
+#[test]
+fn an_announcement_that_does_not_fit_into_a_packet_is_the_other_hosts_problem() {
+    let mut observation = healthy();
+    let too_long = EndpointSnapshot { port: Some(4_001), ..endpoint(3, "2001:db8::2", 1) };
+    let before = HostSnapshot { endpoints: vec![too_long], ..HostSnapshot::default() };
+    let dropped = BTreeMap::from([("MPTcpExt.AddAddrTxDrop".to_owned(), 1)]);
+    let after = Some(HostSnapshot { counters: dropped, ..before.clone() });
+    let address = TARGET.parse().unwrap();
+    observation.peer = Some(PeerSnapshots { address, before, after });
+    let report = diagnose(&observation);
+    assert_eq!(first_cause(&report).0, Cause::AnnouncementStripped, "{report:?}");
+    let finding = &report.findings[0];
+    assert_eq!(finding.location.as_deref(), Some("other host"));
+    assert!(finding.sentence.contains("[2001:db8::2]:4001"), "{finding:?}");
+    assert!(finding.fix[0].starts_with("ip mptcp endpoint delete id 3 "), "{finding:?}");
+}
+
+#[test]
+fn the_other_of_two_equal_addresses_gets_commands_if_its_gateway_is_known() {
+    let mut observation = same_addresses("192.168.8.100", 24, 2);
+    let fix = |observation: &Observation| diagnose(observation).findings[0].fix.clone();
+    assert!(fix(&observation).is_empty());
+    let address = Some(ip("192.168.8.100"));
+    observation.route_lookups.push(RouteLookup {
+        to: ip("10.9.0.1"),
+        from: address,
+        bound_to: Some(11),
+        link: Some(11),
+        gateway: Some(ip("192.168.8.101")),
+        errno: None,
+    });
+    let expected = [
+        "ip address delete 192.168.8.100/24 dev usb1",
+        "ip address add 192.168.8.102/24 dev usb1",
+        "ip rule add from 192.168.8.102 table 111",
+        "ip route add default via 192.168.8.101 dev usb1 table 111",
+    ];
+    assert_eq!(fix(&observation), expected);
+}
+
+#[test]
 fn the_way_to_choose_the_other_path_depends_on_its_source_route() {
     use ConnectOutcome::{Connected, Silent};
     let hint = |has_source_route: bool| {
