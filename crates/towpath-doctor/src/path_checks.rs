@@ -47,6 +47,8 @@ const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const SMALL_BYTES: u64 = 64;
 /// Several packets of full size on any link.
 const LARGE_BYTES: u64 = 12_000;
+/// Minimum echo of these packets that shows that they pass: two of full size.
+const MIN_LARGE_BYTES: u64 = 3_000;
 /// Number of small packets with pauses between them, so that losses are not due to a full queue.
 const PACKETS: u32 = 40;
 /// Time between two of these small packets.
@@ -164,6 +166,11 @@ fn try_ports(remote: SocketAddr, options: &ConnectOptions, clock: Clock) -> Port
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
+    // An error reported by a router is not an answer of the server; nor is it silence.
+    let attempts: Vec<_> = attempts
+        .into_iter()
+        .filter(|attempt| !matches!(attempt.outcome, ConnectOutcome::Failed(_)))
+        .collect();
     let answered = || attempts.iter().filter(|attempt| attempt.outcome != ConnectOutcome::Silent);
     let late = answered().filter(|attempt| attempt.took_ms >= SYN_RETRANSMITTED_MS);
     PortResults {
@@ -295,6 +302,15 @@ impl CheckConnection {
     fn await_echo(&mut self, bytes: u64, timeout: Duration) -> bool {
         await_echo(&mut self.echo_test, &self.socket, bytes, timeout)
     }
+
+    /// Sends large packets; returns true if the echo of some arrives in time, as a slow path needs
+    /// longer for all of them. The data arrive in order, so a lost large packet delays the rest.
+    fn await_large_echo(&mut self, timeout: Duration) -> bool {
+        let echoed_before = self.echo_test.result().returned;
+        let all_echoed = self.await_echo(LARGE_BYTES, timeout);
+        let echoed = self.echo_test.result().returned.saturating_sub(echoed_before);
+        all_echoed || echoed >= MIN_LARGE_BYTES
+    }
 }
 
 /// Connects; starts extra attempts if the first is slow, as one packet may be lost by chance.
@@ -383,7 +399,7 @@ fn send_packets(
         return;
     };
     check.small = Some(true);
-    let large = connection.await_echo(LARGE_BYTES, timeout());
+    let large = connection.await_large_echo(timeout());
     check.large = Some(large);
     if large {
         return;
@@ -410,7 +426,7 @@ fn retry_large(
             continue;
         }
         tried = true;
-        if connection.await_echo(LARGE_BYTES, timeout()) {
+        if connection.await_large_echo(timeout()) {
             return Some(true);
         }
     }

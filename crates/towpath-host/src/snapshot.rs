@@ -77,6 +77,16 @@ pub struct LinkSnapshot {
     pub arp_ignore: u8,
     /// Effective `arp_announce` setting of the interface.
     pub arp_announce: u8,
+    /// Bit mask of `IFF_*` flags (`linux/if.h`); 0 from older versions.
+    pub flags: u32,
+}
+
+impl LinkSnapshot {
+    /// Returns true if all packets go to one neighbour, so that routes need no gateway: a tunnel,
+    /// or a modem without addresses of its own.
+    pub const fn is_point_to_point(&self) -> bool {
+        self.flags & (libc::IFF_POINTOPOINT | libc::IFF_NOARP) as u32 != 0
+    }
 }
 
 /// An address of an interface.

@@ -193,6 +193,12 @@ pub(super) fn explain_closed(
             .at_location(&path),
         )
         .with_evidence("its HMAC is wrong (MPJoinSynAckHMacFailure)"),
+        // Without events: a path without plain TCP explains more than a limit of the peer.
+        _ if missing.local.is_some()
+            && view.plain_tcp_connects(missing.local, missing.remote.ip()) == Some(false) =>
+        {
+            with_close_evidence(cause_without_events(view, trial, missing))
+        }
         // Every reply had the option; other resets of this host do not matter.
         _ if all_joins_answered(trial) => {
             with_close_evidence(explain_rejected(view, missing, event))
@@ -246,6 +252,14 @@ fn infer_cause(
     let names = ["Icmp.InDestUnreachs", "Icmp6.InDestUnreachs"];
     let icmp_counter = names.into_iter().find(|name| trial.counters.contains_key(*name));
     match icmp_counter {
+        // Without events, the announced address is unknown.
+        Some(name) if missing.announced && missing.remote.ip() == trial.target.ip() => {
+            let sentence =
+                "the other host announces an address that a router reports as unreachable";
+            Finding::new(Cause::AnnouncedAddressUnreachable, sentence)
+                .with_evidence(format!("a router reports an unreachable destination ({name})"))
+                .hint("`ip mptcp monitor` (needs root) shows the announced address")
+        }
         Some(name) => {
             let path = path_label(view, missing);
             let sentence = format!("a firewall on {path} forbids further subflows");

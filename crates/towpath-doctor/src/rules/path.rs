@@ -25,7 +25,7 @@ pub(super) struct MissingSubflow<'a> {
     pub(super) bound_to: Option<u32>,
     pub(super) remote: SocketAddr,
     /// Set when the peer announced the remote address.
-    announced: bool,
+    pub(super) announced: bool,
     stage: FailureStage<'a>,
 }
 

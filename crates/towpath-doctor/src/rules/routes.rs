@@ -45,9 +45,8 @@ pub(super) fn routing_of(
             format!("ip route get {remote} from {local}: dev {out_name}"),
         ));
     }
-    let lacks_gateway = lookup.gateway.is_none() && !view.on_link(link.index, remote);
-    // `on_link` compares prefixes only. A route over a point-to-point interface, which needs no
-    // gateway, is therefore reported as well.
+    let lacks_gateway =
+        lookup.gateway.is_none() && !view.on_link(link.index, remote) && !link.is_point_to_point();
     lacks_gateway.then(|| {
         let finding = Finding::new(
             Cause::NoGatewayOnInterface,

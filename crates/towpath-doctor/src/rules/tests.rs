@@ -2,6 +2,7 @@
 
 mod claims;
 mod several_paths;
+mod topologies;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

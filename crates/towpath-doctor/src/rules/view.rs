@@ -89,7 +89,9 @@ impl<'a> ObservationView<'a> {
             let is_for_target = self.trial.is_none_or(|trial| trial.target.ip() == lookup.to);
             let Some(link) = self.here.link(link_index) else { continue };
             let has_route = lookup.link == Some(link_index)
-                && (lookup.gateway.is_some() || on_link(self.here, link_index, lookup.to));
+                && (lookup.gateway.is_some()
+                    || link.is_point_to_point()
+                    || on_link(self.here, link_index, lookup.to));
             // Of several interfaces with the same address, only one can be a path.
             let is_listed = interfaces
                 .iter()

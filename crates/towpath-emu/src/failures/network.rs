@@ -251,12 +251,14 @@ impl NetworkBuilder {
         let mut route = core.route();
         let mut route_second_path = || {
             let address_pairs = server_addresses(1).into_iter().zip(server_addresses(2));
-            for (from, (core_address, server_address)) in
-                client_networks(2).into_iter().zip(address_pairs)
-            {
+            // The path may translate addresses to the middlebox's own.
+            let sources = client_networks(2).into_iter().zip(wan_networks(2));
+            for (sources, (core_address, server_address)) in sources.zip(address_pairs) {
                 route.add_address("lan3", Prefix::host(core_address.address()))?;
                 let (table, priority) = (FIRST_TABLE, Some(FIRST_TABLE));
-                route.add_rule(&RuleSpec { from, to: None, table, priority })?;
+                for from in [sources.0, sources.1] {
+                    route.add_rule(&RuleSpec { from, to: None, table, priority })?;
+                }
                 let (to, table) = (Prefix::host(server_address.address()), Some(table));
                 let (link, gateway, source, metric) = ("lan3", None, None, None);
                 route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use towpath_wire::{Ecn, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 
 use super::*;
@@ -245,4 +247,41 @@ proptest::proptest! {
         }
         let _ = router(&rules).forward(up, packet); // must not panic
     }
+}
+
+#[test]
+fn a_rule_for_one_port_leaves_other_ports_alone() {
+    let sent = segment(Flags::SYN, &[capable()], b"");
+    let mptcp_options = |port| {
+        let packets = PacketMatch::of(ConnectionPhase::Tcp).on_port(port);
+        let rules = [rule(packets, PacketAction::Strip(MptcpOptionKind::Every))];
+        let (_, forwarded) = router(&rules).forward(true, packet_bytes(&sent)).unwrap();
+        parse_checked(&forwarded).options.mptcp.len()
+    };
+    // The server's port, the client's, and another one.
+    assert_eq!([80, 4_000, 443].map(mptcp_options), [0, 0, 1]);
+}
+
+#[test]
+fn the_servers_addresses_are_mapped_in_both_directions_and_in_quotes() {
+    let (public, private) = (Ipv4Addr::new(198, 51, 100, 2), Ipv4Addr::new(172, 20, 1, 2));
+    let map = [rule(PacketMatch::ALL, PacketAction::MapServer { public, private })];
+    let sent = segment(Flags::SYN, &[capable()], b"");
+    let (_, forwarded) = router(&map).forward(true, packet_bytes(&sent)).unwrap();
+    let inside = parse_checked(&forwarded);
+    assert_eq!(inside.destination, SocketAddr::from((private, 80)));
+    let answer = Segment {
+        source: inside.destination,
+        destination: inside.source,
+        ..segment(Flags::SYN.with(Flags::ACK), &[], b"")
+    };
+    let (_, returned) = router(&map).forward(false, packet_bytes(&answer)).unwrap();
+    assert_eq!(parse_checked(&returned).source, sent.destination);
+    // A router behind the translation quotes the private address.
+    let quote = router(&[]).icmp_error(&forwarded, packet::TIME_EXCEEDED).unwrap();
+    let (_, quote) = router(&map).forward(false, quote).unwrap();
+    let (_, quoted_destination) = packet::addresses(&quote[28..]).unwrap();
+    assert_eq!(quoted_destination, IpAddr::from(public));
+    let direct = Segment { destination: inside.destination, ..sent };
+    assert_eq!(router(&map).forward(true, packet_bytes(&direct)), None, "not routed outside");
 }

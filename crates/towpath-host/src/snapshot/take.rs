@@ -162,6 +162,7 @@ fn link_snapshot(link: &towpath_netlink::Link) -> LinkSnapshot {
         rp_filter: effective("rp_filter"),
         arp_ignore: effective("arp_ignore"),
         arp_announce: effective("arp_announce"),
+        flags: link.flags,
     }
 }
 

@@ -122,6 +122,7 @@ mod tests {
             mtu_bytes: u32::MAX,
             rx_bytes: u64::MAX,
             tx_bytes: u64::MAX,
+            flags: u32::MAX,
             ..LinkSnapshot::default()
         };
         let subflow = SubflowSnapshot {

@@ -53,7 +53,7 @@ hypotheses! {
         predicts [], forbids [TcpConnects, SynAnswered];
     FirstPathUnusable:
         "the server answers from one address of this host, but new connections start on another path, which fails",
-        predicts [], forbids [TcpConnects, SynAnswered];
+        predicts [], forbids [SynAnswered];
     SynOptionDropped:
         "the path drops SYN packets with the option",
         predicts [TcpConnects], forbids [SynAnswered];
@@ -109,7 +109,7 @@ hypotheses! {
         "the limit allows no further subflow",
         predicts [], forbids [LimitSuffices];
     AnnouncementStripped:
-        "the path removes the announcement",
+        "the path removes the announcement, or it does not fit into a packet",
         predicts [PeerAnnounces], forbids [AnnouncementArrives];
     AddAddrLimit:
         "the limit prevents the use of announced addresses",

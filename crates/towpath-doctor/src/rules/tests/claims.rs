@@ -46,26 +46,7 @@ fn without_a_connection_the_claims_name_the_missing_option() {
 fn an_unanswered_join_leaves_a_dropped_join_and_contradicts_a_reset() {
     let report = diagnose_one_path(|_, trial| {
         trial.subflows.push(unanswered_subflow());
-        trial.controls.push(PlainTcpCheck {
-            local: ip("10.0.2.1"),
-            bound_to: Some(3),
-            remote: TARGET.parse().unwrap(),
-            outcome: ConnectOutcome::Connected,
-            refused: None,
-            small: None,
-            large: None,
-            small_retry: None,
-            large_retry: None,
-            packets: 0,
-            resent: 0,
-            answers: 0,
-            behind_gap: 0,
-            min_rtt_us: 0,
-            port_attempts: 0,
-            ports_answered: 0,
-            ports_answered_late: 0,
-            multipath: None,
-        });
+        trial.controls.push(plain_check(ConnectOutcome::Connected));
     });
     assert_eq!(claim_about(&report, Cause::JoinDropped).0, ClaimState::Shown);
     let (state, reason) = claim_about(&report, Cause::JoinReset);

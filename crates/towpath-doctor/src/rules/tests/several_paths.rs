@@ -488,3 +488,32 @@ fn a_path_that_refuses_plain_tcp_as_well_needs_no_rule_for_mptcp() {
         }
     }
 }
+
+/// Diagnoses a second path on which a SYN got no answer, after connections from 16 ports.
+fn diagnose_ports(answered: u32, late: u32, lost_packets: u32) -> Diagnosis {
+    diagnose_one_path(|_, trial| {
+        trial.subflows.push(unanswered_subflow());
+        trial.controls.push(PlainTcpCheck {
+            port_attempts: 16,
+            ports_answered: answered,
+            ports_answered_late: late,
+            packets: 40,
+            resent: lost_packets,
+            ..plain_check(ConnectOutcome::Connected)
+        });
+    })
+}
+
+#[test]
+fn connections_that_pass_or_fail_by_their_ports_show_a_silent_parallel_link() {
+    let report = diagnose_ports(9, 0, 0);
+    let (cause, _) = first_cause(&report);
+    assert_eq!(cause, Cause::ParallelLinkSilent);
+    let evidence = "of 16 connections from different ports, 9 were answered at once, and 7 never";
+    assert!(report.findings[0].evidence.iter().any(|text| text == evidence), "{report:?}");
+    // All ports agree, too few differ, a retransmission was answered, or packets were lost.
+    for (answered, late, lost_packets) in [(16, 0, 0), (13, 0, 0), (9, 1, 0), (9, 0, 1)] {
+        let report = diagnose_ports(answered, late, lost_packets);
+        assert_eq!(first_cause(&report).0, Cause::JoinDropped, "{answered} {late} {lost_packets}");
+    }
+}

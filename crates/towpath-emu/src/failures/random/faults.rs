@@ -2,6 +2,7 @@
 
 use towpath_scenario::LinkSide;
 
+use super::super::PORT;
 use super::super::case::{
     AppSocket, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour,
 };
@@ -70,8 +71,8 @@ pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool 
         (Fault::Routes, Some(path)) => inject_routes(pick_variant(5), path, draft),
         (Fault::Server, _) => inject_server(pick_variant(8), draft),
         (Fault::Announced, _) => inject_announced(pick_variant(6), draft),
-        (Fault::First, _) => inject_first_path_box(pick_variant(10), draft),
-        (Fault::Further, Some(path)) => inject_further_path_box(pick_variant(11), path, draft),
+        (Fault::First, _) => inject_first_path_box(rng, pick_variant(10), draft),
+        (Fault::Further, Some(path)) => inject_further_path_box(rng, pick_variant(11), path, draft),
         (Fault::Quality, Some(path)) => inject_quality(rng, pick_variant(5), path, draft),
         (Fault::Meanwhile, Some(path)) => inject_event(pick_variant(2), path, draft),
         (Fault::Proxy, _) => {
@@ -238,6 +239,8 @@ fn inject_routes(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
                 .collect();
             draft.add_fault("no-source-route", Evidence::Join, "one default route".to_owned())
         }
+        // Over IPv4, a point-to-point interface needs neither a route nor a gateway.
+        1 if draft.v4 && draft.tunnel.is_some_and(|(_, gateway)| !gateway) => false,
         1 => {
             draft.routing = Routing::FirstOnly;
             let description = "one default route, endpoints bound to interfaces".to_owned();
@@ -393,7 +396,16 @@ fn inject_balancer(variant: usize, draft: &mut CaseDraft) -> bool {
     draft.add_fault("load-balancer-other-host", evidence, description.to_owned())
 }
 
-fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
+/// Makes a rule apply to the server's port only, as a firewall does that knows the service.
+fn limit_to_port(rng: CaseRng, rule: RouterRule) -> RouterRule {
+    let is_tcp_only = rule.packets.phase != ConnectionPhase::Any;
+    if is_tcp_only && rng.chance("one port", 25) {
+        return RouterRule { packets: rule.packets.on_port(PORT), ..rule };
+    }
+    rule
+}
+
+fn inject_first_path_box(rng: CaseRng, variant: usize, draft: &mut CaseDraft) -> bool {
     const UP: LinkSide = LinkSide::Up;
     let capable_packets = |treatment| RouterRule {
         side: UP,
@@ -405,6 +417,10 @@ fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
     }
     let strip_after_handshake =
         strip(LinkSide::Both, ConnectionPhase::Later, MptcpOptionKind::Every);
+    if variant == 7 && draft.further_paths().is_empty() {
+        // A `towpath server` may close the connection because of the changed bytes.
+        draft.also_accepted.push("undetermined");
+    }
     let (rule, cause, evidence) = match variant {
         0 => (DROP_CAPABLE, "syn-option-dropped", Evidence::Handshake),
         1 => (
@@ -435,12 +451,17 @@ fn inject_first_path_box(variant: usize, draft: &mut CaseDraft) -> bool {
         _ => return false,
     };
     if let Some(path_rules) = draft.rules.first_mut() {
-        path_rules.push(rule);
+        path_rules.push(limit_to_port(rng, rule));
     }
     draft.add_fault(cause, evidence, format!("{cause} on the first path"))
 }
 
-fn inject_further_path_box(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
+fn inject_further_path_box(
+    rng: CaseRng,
+    variant: usize,
+    path: usize,
+    draft: &mut CaseDraft,
+) -> bool {
     let rule_and_cause = match variant {
         0 => (join_packets(PacketAction::Drop), "join-dropped"),
         1 => (
@@ -480,7 +501,7 @@ fn inject_further_path_box(variant: usize, path: usize, draft: &mut CaseDraft) -
     }
     let (rule, cause) = rule_and_cause;
     if let Some(path_rules) = draft.rules.get_mut(path - 1) {
-        path_rules.push(rule);
+        path_rules.push(limit_to_port(rng, rule));
     }
     draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({variant})"))
 }

@@ -24,10 +24,10 @@ pub(super) fn add_features(rng: CaseRng, draft: &mut CaseDraft) {
 
 /// Adds unusual but sufficient settings of Multipath TCP and TCP; needs the endpoints.
 pub(super) fn add_settings(rng: CaseRng, draft: &mut CaseDraft) {
-    let further_count = draft.further_paths().len() as u32;
     if rng.chance("exact limits", 2 * FEATURE_PERCENT) {
-        let announced = u32::from(draft.announces);
-        let subflows = further_count + announced;
+        // The limits do not depend on the address family.
+        let announced = draft.server_endpoints.len() as u32;
+        let subflows = draft.path_count() as u32 - 1 + announced;
         draft.limits = [(subflows, announced), (subflows, 0)];
         draft.claimed_parts.extend(["limits", "server's limits"]);
         draft.features.push("exact limits".to_owned());
@@ -77,6 +77,12 @@ fn add_families(rng: CaseRng, draft: &mut CaseDraft) {
         if let Some(nat) = draft.nat.get_mut(path - 1) {
             *nat = false;
         }
+        if !draft.announces && rng.chance("announces the other family", 50) {
+            let address = if v4 { "203.0.113.2" } else { "2001:db8:2:2::2" };
+            draft.claimed_parts.push("server's endpoints");
+            draft.server_endpoints = vec![format!("{address} signal")];
+            draft.features.push(format!("{address} announced"));
+        }
     }
     let family = if v4 { "IPv4" } else { "IPv6" };
     draft.features.push(format!("only {family} on path {path}"));
@@ -120,7 +126,8 @@ fn add_double_nat(rng: CaseRng, draft: &mut CaseDraft) {
 
 /// Puts the server behind a translation, so that it cannot announce its second address.
 fn add_private_server(rng: CaseRng, draft: &mut CaseDraft) {
-    if !draft.v4 || !rng.chance("private server", FEATURE_PERCENT) {
+    let announces_family = draft.claimed_parts.contains(&"server's endpoints");
+    if !draft.v4 || announces_family || !rng.chance("private server", FEATURE_PERCENT) {
         return;
     }
     draft.private_server = true;
@@ -150,7 +157,8 @@ fn add_idle_interfaces(rng: CaseRng, draft: &mut CaseDraft) {
         draft.extra_changes.push(address);
         draft.features.push(format!("two addresses on path {path}"));
     }
-    if !draft.announces && rng.chance("server's link", FEATURE_PERCENT / 2) {
+    let is_second_link_idle = draft.server_endpoints.is_empty();
+    if is_second_link_idle && rng.chance("server's link", FEATURE_PERCENT / 2) {
         draft.claimed_parts.push("server's endpoints");
         draft.extra_changes.push(NetworkMutation::Down(HostSide::Server, 2));
         draft.features.push("the server's second link is down".to_owned());

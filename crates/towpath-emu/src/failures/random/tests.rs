@@ -41,3 +41,39 @@ fn every_random_endpoint_has_a_valid_address() {
         }
     }
 }
+
+#[test]
+fn unusual_properties_occur_in_healthy_and_faulty_cases() {
+    let titles: Vec<_> = draw_many(3).map(|random| random.case.title).collect();
+    for feature in [
+        "point-to-point",
+        "with a gateway",
+        "bridge on",
+        "parallel links",
+        "double NAT",
+        "server behind NAT",
+        "only IPv4",
+        "only IPv6",
+        "1 interfaces",
+        "idle interface",
+        "two addresses",
+        "exact limits",
+        "strict filter",
+    ] {
+        let with_feature = || titles.iter().filter(|title| title.contains(feature));
+        assert!(with_feature().any(|title| title.contains(": healthy")), "{feature}");
+        assert!(with_feature().any(|title| !title.contains(": healthy")), "{feature}");
+    }
+    for fault in ["a proxy on path 1", "a proxy on path 2", "leads to another server", "balanced"] {
+        assert!(titles.iter().any(|title| title.contains(fault)), "{fault}");
+    }
+}
+
+#[test]
+fn every_injected_cause_is_accepted_and_every_case_has_a_path() {
+    for RandomCase { truth, .. } in draw_many(4) {
+        assert!(truth.paths >= 1);
+        assert!(truth.causes.iter().all(|cause| truth.accepted.contains(cause)), "{truth:?}");
+        assert!(truth.decidable || !truth.all_decidable || truth.causes.is_empty(), "{truth:?}");
+    }
+}
