@@ -130,6 +130,16 @@ impl JudgedCase {
         self.is_correct() || self.texts("areas").contains(&self.before_fix.area())
     }
 
+    /// Returns injected causes that the doctor claims to exclude, each with its reason.
+    fn excluded_causes(&self) -> Vec<(&str, &str)> {
+        let injected = self.texts("causes");
+        let is_excluded = |claim: &&Value| {
+            text(claim, "state") == "contradicted" && injected.contains(&text(claim, "cause"))
+        };
+        let claims = list(&self.before_fix.report, "claims").iter().filter(is_excluded);
+        claims.map(|claim| (text(claim, "cause"), text(claim, "reason"))).collect()
+    }
+
     /// Returns true if the first finding is gone after its commands; `None` without a second run.
     fn is_fixed(&self) -> Option<bool> {
         let first_finding = self.before_fix.findings().first()?;
@@ -148,7 +158,7 @@ impl JudgedCase {
         json!({
             "name": self.name, "expected": self.expected(), "decidable": self.is_decidable(),
             "drawn": text(&self.truth, "drawn"), "named": self.before_fix.first_cause(), "right": self.is_correct(),
-            "area": self.is_correct_area(), "took_ms": self.before_fix.took_ms, "cured": self.is_fixed(),
+            "area": self.is_correct_area(), "excluded": self.excluded_causes(), "took_ms": self.before_fix.took_ms, "cured": self.is_fixed(),
             "report": self.before_fix.report,
             "again": self.after_fix.as_ref().map(|second_run| &second_run.report),
         })
@@ -207,9 +217,13 @@ pub(super) fn print(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Re
         let drawn = text(&case.truth, "drawn");
         writeln!(out, "{}: {drawn}: named {}", case.name, case.before_fix.first_cause())?;
     }
-    if !wrong_cases.is_empty() {
-        writeln!(out)?;
+    for case in cases {
+        for (cause, reason) in case.excluded_causes() {
+            let drawn = text(&case.truth, "drawn");
+            writeln!(out, "{}: {drawn}: excluded {cause} ({reason})", case.name)?;
+        }
     }
+    writeln!(out)?;
     print_sums(cases, fix, out)
 }
 
@@ -241,6 +255,8 @@ fn print_sums(cases: &[&JudgedCase], fix: bool, out: &mut dyn Write) -> Result<(
         out,
         "\"healthy\" and is not:       {missed_count} (of which the client cannot see {hidden_count})"
     )?;
+    let excluded_count = count(&|case| !case.excluded_causes().is_empty());
+    writeln!(out, "injected cause excluded:    {excluded_count}")?;
     writeln!(out, "\"healthy\" with idle paths:  {}", count(&JudgedCase::is_overstated))?;
     writeln!(
         out,
@@ -314,6 +330,16 @@ mod tests {
         assert_eq!(words(&lines[1]), "x 3 x 2 y 1");
         assert!(words(&lines[2]).starts_with("z 20 cause-00 1"), "{lines:?}");
         assert!(lines.iter().all(|line| line.len() <= TABLE_COLUMNS), "{lines:?}");
+    }
+
+    #[test]
+    fn an_injected_cause_that_the_doctor_excludes_is_counted() {
+        let mut case = judged_case(&["x", "y"], &["x"], "impaired", &json!([]));
+        let claim =
+            |cause: &str, state: &str| json!({"cause": cause, "state": state, "reason": "r"});
+        case.before_fix.report["claims"] =
+            json!([claim("x", "shown"), claim("y", "contradicted"), claim("z", "contradicted")]);
+        assert_eq!(case.excluded_causes(), [("y", "r")]);
     }
 
     #[test]

@@ -77,7 +77,13 @@ fn closed_with_connection(
 ) -> bool {
     let plain_tcp_passes = || {
         let check = view.plain_tcp_check(subflow.local, subflow.remote.ip());
-        check.is_none_or(|check| check.outcome == ConnectOutcome::Connected)
+        // A port that an endpoint opens accepts further subflows only.
+        let has_own_port = subflow.remote.port() != trial.target.port();
+        check.is_none_or(|check| match check.outcome {
+            ConnectOutcome::Connected => true,
+            ConnectOutcome::Refused => has_own_port,
+            ConnectOutcome::Silent | ConnectOutcome::Failed(_) => false,
+        })
     };
     let errno = match subflow.stage {
         FailureStage::Closed(event) | FailureStage::Rejected(event) => {

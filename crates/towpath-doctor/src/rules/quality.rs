@@ -12,7 +12,7 @@ use super::configuration::arp_finding;
 use super::limits::raise_receive_buffer;
 use super::view::{ObservationView, in_network, is_closing, is_working};
 use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
+use crate::observation::{ConnectOutcome, ObservedSubflow, PlainTcpCheck, TestConnection};
 use crate::text;
 
 /// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
@@ -206,15 +206,18 @@ fn find_peer_shared_link(view: &ObservationView<'_>) -> Option<Finding> {
 /// Reports an established subflow on which data are not acknowledged.
 fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<Finding> {
     let tcp = subflow.tcp;
-    let awaits_ack = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
     let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
     let check = view.plain_tcp_check(Some(local), remote);
+    // New connections get no answer either, so the first timeout need not be over.
+    let is_silent = check.is_some_and(|check| check.outcome == ConnectOutcome::Silent);
+    let awaits_ack = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0 || is_silent);
     let (small, large) = check.map_or((None, None), |check| (check.small, check.large));
     // If small packets after the large ones got no echo either, the path is slow or dead.
     let small_retry = check.and_then(|check| check.small_retry);
     let only_small = (small, large) == (Some(true), Some(false)) && small_retry != Some(false);
     // If only large packets are lost, the opposite direction still works.
-    if !awaits_ack || is_closing(subflow) || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
+    let is_recent = tcp.silent_ms < SILENT_AFTER_MS && !only_small && !is_silent;
+    if !awaits_ack || is_closing(subflow) || is_recent {
         return None;
     }
     let parallel_link = view.trial.and_then(|trial| {
@@ -251,10 +254,23 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
     if only_small {
         return Some(report_mtu_black_hole(&name, &path, subflow, evidence));
     }
+    // New connections pass, so the path is not silent. Without an echo, only the subflow's own data
+    // show that large packets are lost.
+    if check.is_some_and(|check| check.outcome == ConnectOutcome::Connected && small.is_none()) {
+        let has_acked_large = tcp.bytes_acked >= u64::from(tcp.mss_bytes);
+        return (!has_acked_large).then(|| {
+            report_mtu_black_hole(&name, &path, subflow, evidence)
+                .with_confidence(Confidence::Likely)
+        });
+    }
+    Some(report_silence(&path, check, evidence))
+}
+
+/// Reports an established subflow whose path gets no answer any more.
+fn report_silence(path: &str, check: Option<&PlainTcpCheck>, evidence: String) -> Finding {
+    let sentence = format!("{path} was established and now gets no answer");
     let finding =
-        Finding::new(Cause::PathSilent, format!("{path} was established and now gets no answer"))
-            .at_location(&path)
-            .with_evidence(evidence);
+        Finding::new(Cause::PathSilent, sentence).at_location(path).with_evidence(evidence);
     let finding = match check {
         Some(check) => finding.with_evidence(format!(
             "plain TCP over the same path: {}",
@@ -262,7 +278,7 @@ fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<F
         )),
         None => finding.with_confidence(Confidence::Likely),
     };
-    Some(finding.hint("the kernel sends no event for this and still counts the subflow"))
+    finding.hint("the kernel sends no event for this and still counts the subflow")
 }
 
 /// Reports a path that passes only small packets.
@@ -277,7 +293,7 @@ fn report_mtu_black_hole(
     Finding::new(Cause::PathMtuHole, sentence)
         .at_location(path)
         .with_evidence(evidence)
-        .with_evidence("plain TCP over the same path: small packets pass, large packets do not")
+        .with_evidence("plain TCP over the same path: small packets pass")
         .with_evidence(format!("packets of up to {} bytes are sent", subflow.tcp.path_mtu))
         .fix(format!("ip link set {} mtu {IPV6_MIN_MTU}", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
@@ -345,9 +361,10 @@ pub(super) fn is_stuck(subflow: &ObservedSubflow) -> bool {
 fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     let losses = [(check.packets, check.resent), (check.answers, lost_replies(check))];
     let subflow_lost = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
-    let is_significant = |(packets, lost): (u32, u32)| {
-        lost >= MIN_LOST && lost.saturating_mul(MAX_PACKETS_PER_LOSS) >= packets
+    let is_significant = |((packets, lost), lost_in_bulk): ((u32, u32), bool)| {
+        lost_in_bulk && lost >= MIN_LOST && lost.saturating_mul(MAX_PACKETS_PER_LOSS) >= packets
     };
+    let in_bulk = bulk_losses(subflow);
     // A single loss is more than chance if the subflow is stuck, or large packets get no echo.
     let any_lost = losses.iter().any(|(_, lost)| *lost > 0);
     // In bulk transfers, an overflowing queue also reorders packets, but not most of the time.
@@ -356,14 +373,37 @@ fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
         check.behind_gap > 0 && reordered_bytes.saturating_mul(2) > subflow.tcp.bytes_received;
     subflow_lost
         && (is_mostly_reordered
-            || losses.into_iter().any(is_significant)
+            || losses.into_iter().zip(in_bulk).any(is_significant)
             || (any_lost && (is_stuck(subflow) || check.large == Some(false))))
 }
 
-/// Returns the lost replies: until a gap is filled, about three packets arrive behind it.
+/// Returns true for each direction, sent and received, if the data of a subflow do not contradict a
+/// lossy path: there are few of them, or many of them were lost. Each lost packet delays several.
+fn bulk_losses(subflow: &ObservedSubflow) -> [bool; 2] {
+    const MIN_PACKETS: u64 = 100;
+    /// Minimum retransmissions, and minimum packets out of order, in percent.
+    const MIN_PERCENT: [u64; 2] = [3, 6];
+    let tcp = subflow.tcp;
+    let mss = u64::from(tcp.mss_bytes.max(1));
+    let is_consistent = |bytes: u64, lost: u32, min_percent: u64| {
+        let packets = bytes / mss;
+        packets < MIN_PACKETS
+            || u64::from(lost).saturating_mul(100) >= packets.saturating_mul(min_percent)
+    };
+    let [sent_percent, received_percent] = MIN_PERCENT;
+    [
+        is_consistent(tcp.bytes_sent, tcp.retransmissions, sent_percent),
+        is_consistent(tcp.bytes_received, tcp.out_of_order, received_percent),
+    ]
+}
+
+/// Returns the lost replies: until a gap is filled, about three packets arrive behind it, and those
+/// of one round-trip time.
 pub(super) fn lost_replies(check: &PlainTcpCheck) -> u32 {
     const OOO_PER_LOSS: u32 = 3;
-    check.behind_gap / OOO_PER_LOSS
+    /// Time between two packets of one of the three connections.
+    const PACKET_INTERVAL_US: u32 = 36_000;
+    check.behind_gap / (OOO_PER_LOSS + check.min_rtt_us / PACKET_INTERVAL_US)
 }
 
 /// Reports a path that loses packets without congestion.

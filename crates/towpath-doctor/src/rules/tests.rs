@@ -642,7 +642,7 @@ fn the_icmp_code_distinguishes_a_firewall_from_a_missing_route() {
 #[test]
 fn a_path_is_lossy_if_both_plain_tcp_and_the_subflow_lose_packets() {
     for (resent, retransmissions, lossy) in
-        [(3, 1, true), (1, 9, false), (9, 0, false), (0, 9, false)]
+        [(3, 12, true), (3, 1, false), (1, 9, false), (9, 0, false), (0, 9, false)]
     {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();

@@ -1,7 +1,8 @@
 //! Readings of facts about this host: kernel, configuration and routes.
 
-use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_host::snapshot::{EndpointSnapshot, HostSnapshot, LinkSnapshot};
 
+use super::paths::every_join_holds;
 use super::reading::{Reading, needs_connection};
 use crate::observation::PeerSnapshots;
 use crate::rules::view::ObservationView;
@@ -142,7 +143,10 @@ pub(super) fn roles_match(view: &ObservationView<'_>) -> Reading {
     match (view.trial, view.peer) {
         (None, _) => needs_connection(),
         (Some(_), None) => Reading::unknown("`towpath server` there (--peer)"),
-        (Some(_), Some(_)) => Reading::Holds("the endpoints of both hosts".to_owned()),
+        (Some(trial), Some(_)) if trial.multipath => {
+            Reading::Holds("the endpoints of both hosts".to_owned())
+        }
+        (Some(_), Some(_)) => Reading::unknown("a connection over Multipath TCP"),
     }
 }
 
@@ -183,14 +187,27 @@ pub(super) fn filter_passes(view: &ObservationView<'_>) -> Reading {
     let name = "TcpExt.IPReversePathFilter";
     let Some(trial) = view.trial else { return needs_connection() };
     let here = trial.counters.get(name).copied().unwrap_or(0);
-    let there =
-        view.peer.map(|peer| peer.latest().counter(name).saturating_sub(peer.before.counter(name)));
-    match there {
-        _ if here > 0 => Reading::Fails(format!("{here} dropped here (IPReversePathFilter)")),
-        Some(count) if count > 0 => {
-            Reading::Fails(format!("{count} dropped there (IPReversePathFilter)"))
+    let growth = |peer: &PeerSnapshots| {
+        peer.latest().counter(name).saturating_sub(peer.before.counter(name))
+    };
+    let there = view.peer.map_or(0, growth);
+    if here > 0 || there > 0 {
+        return Reading::Fails(format!(
+            "{here} dropped here and {there} there (IPReversePathFilter)"
+        ));
+    }
+    // Without packets over an interface, its filter cannot drop any.
+    if every_join_holds(view, trial) {
+        return Reading::Holds("IPReversePathFilter did not grow".to_owned());
+    }
+    let is_strict = |link: &LinkSnapshot| link.rp_filter == 1 && !link.loopback;
+    let has_strict = |host: &HostSnapshot| host.links.iter().any(is_strict);
+    match view.peer {
+        None => Reading::unknown("`towpath server` there (--peer)"),
+        Some(peer) if has_strict(view.here) || has_strict(peer.latest()) => {
+            Reading::unknown("packets over every path")
         }
-        Some(_) | None => Reading::Holds("IPReversePathFilter did not grow".to_owned()),
+        Some(_) => Reading::Holds("no interface has a strict filter".to_owned()),
     }
 }
 

@@ -191,7 +191,7 @@ hypotheses! {
         predicts [], forbids [SmallPackets];
     PathMuchSlower:
         "the round-trip time is much longer than on another path",
-        predicts [SomeJoin], forbids [SimilarDelays];
+        predicts [], forbids [SimilarDelays];
     ReceiveBufferTooSmall:
         "the receive buffer is too small for several paths: the faster path waits for the slower one",
         predicts [], forbids [BufferSuffices];

@@ -1,5 +1,7 @@
 //! Readings of facts about the subflows of the test connection.
 
+use towpath_host::snapshot::EndpointSnapshot;
+
 use super::reading::Reading;
 use crate::finding::Cause;
 use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
@@ -56,6 +58,7 @@ pub(super) fn join_ends(view: &ObservationView<'_>, trial: &TestConnection) -> R
     match (ended, unanswered) {
         (Some(subflow), _) => Reading::Holds(format!("{} ended", subflow.local.ip())),
         _ if closed_by_event || is_counted => Reading::Holds("a subflow was closed".to_owned()),
+        _ if trial.closed_by_peer => Reading::unknown("a server that keeps the connection open"),
         (None, Some(subflow)) => {
             Reading::Fails(format!("the SYN from {} is unanswered", subflow.local.ip()))
         }
@@ -117,10 +120,19 @@ pub(super) fn join_to_first_address(view: &ObservationView<'_>, trial: &TestConn
 
 pub(super) fn limit_suffices(view: &ObservationView<'_>, trial: &TestConnection) -> Reading {
     let Some(limits) = view.here.limits else { return Reading::unknown("readable limits") };
-    let started =
-        trial.subflows.iter().filter(|subflow| !subflow.first && !subflow.gone).count() as u64;
-    let evidence = format!("subflows {}, of which {started} are in use", limits.subflows);
-    Reading::of(u64::from(limits.subflows) > started || every_join_holds(view, trial), evidence)
+    let further = trial.subflows.iter().filter(|subflow| !subflow.first && !subflow.gone);
+    // An endpoint with the wrong role opens a subflow as soon as its role is right.
+    let first_local = trial.first().map(|first| first.local.ip());
+    let is_further = |endpoint: &&EndpointSnapshot| {
+        !endpoint.is_implicit()
+            && Some(endpoint.address) != first_local
+            && endpoint.address.is_ipv4() == trial.target.is_ipv4()
+    };
+    let endpoint_count = view.here.endpoints.iter().filter(is_further).count() as u64;
+    let needed = endpoint_count.saturating_add(trial.counter_delta("AddAddr")).max(1);
+    let started = further.count() as u64;
+    let (allowed, wanted) = (u64::from(limits.subflows), needed.max(started));
+    Reading::of(allowed >= wanted, format!("{allowed} subflows allowed, {wanted} possible"))
 }
 
 pub(super) fn announcement_arrives(_: &ObservationView<'_>, trial: &TestConnection) -> Reading {
@@ -129,6 +141,9 @@ pub(super) fn announcement_arrives(_: &ObservationView<'_>, trial: &TestConnecti
     let is_seen = count > 0
         || trial.events_of("ANNOUNCED").next().is_some()
         || trial.subflows.iter().any(is_joined);
+    if !is_seen && (trial.closed_by_peer || !trial.multipath_at_end) {
+        return Reading::unknown("a connection that stays open over Multipath TCP");
+    }
     Reading::of(is_seen, format!("{count} announced (AddAddr)"))
 }
 
@@ -188,8 +203,10 @@ pub(super) fn peer_accepts(view: &ObservationView<'_>, trial: &TestConnection) -
         None if every_join_holds(view, trial) => {
             Reading::Holds("no established subflow ended".to_owned())
         }
-        None if view.peer.is_some() => Reading::Holds("no MPJoinRejected there".to_owned()),
-        None => Reading::unknown("`towpath server` there (--peer)"),
+        None if view.peer.is_some() && trial.counter_delta("MPJoinSynAckRx") > 0 => {
+            Reading::Holds("no MPJoinRejected there".to_owned())
+        }
+        None => Reading::unknown("`towpath server` there (--peer), and a further subflow"),
     }
 }
 

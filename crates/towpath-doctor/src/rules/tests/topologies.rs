@@ -74,6 +74,7 @@ fn a_path_without_plain_tcp_explains_more_than_a_limit_of_the_peer() {
 fn an_unknown_announced_address_is_not_a_firewall_on_the_path_to_the_target() {
     let report = diagnose_one_path(|observation, trial| {
         observation.here.endpoints.clear();
+        observation.after = Some(observation.here.clone());
         trial.events = None;
         trial.counters = counters(&["AddAddr", "MPJoinSynTx"]);
         trial.counters.insert("Icmp.InDestUnreachs".to_owned(), 1);
@@ -96,4 +97,81 @@ fn one_late_handshake_does_not_make_a_path_slow() {
     };
     assert!(slow(411_000, 400_000));
     assert!(!slow(411_000, 80_000) && !slow(80_000, 411_000));
+}
+
+#[test]
+fn data_on_a_path_without_new_connections_need_no_timeout_to_be_a_finding() {
+    for (unacked, outcome, expected) in [
+        (5, ConnectOutcome::Silent, Some(Cause::PathSilent)),
+        (5, ConnectOutcome::Connected, None),
+        (0, ConnectOutcome::Silent, None),
+    ] {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        (trial.subflows[1].tcp.unacked, trial.subflows[1].tcp.silent_ms) = (unacked, 300);
+        trial.controls.push(plain_check(outcome));
+        let cause = diagnose(&observation).findings.first().map(|finding| finding.cause);
+        assert_eq!(cause, expected, "{unacked} {outcome:?}");
+    }
+}
+
+#[test]
+fn on_a_long_path_one_lost_reply_delays_many_packets() {
+    let is_lossy = |min_rtt_us| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        (trial.subflows[1].tcp.retransmissions, trial.subflows[1].tcp.out_of_order) = (3, 60);
+        let check = plain_check(ConnectOutcome::Connected);
+        let (packets, answers, behind_gap) = (36, 27, 6);
+        trial.controls.push(PlainTcpCheck { packets, answers, behind_gap, min_rtt_us, ..check });
+        diagnose(&observation).findings.iter().any(|it| it.cause == Cause::PathLossy)
+    };
+    assert!(is_lossy(10_000) && !is_lossy(90_000));
+}
+
+#[test]
+fn a_large_transfer_with_few_losses_contradicts_a_lossy_path() {
+    let is_lossy = |retransmissions| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        trial.subflows[1].tcp.retransmissions = retransmissions;
+        let check = plain_check(ConnectOutcome::Connected);
+        trial.controls.push(PlainTcpCheck { packets: 40, resent: 3, answers: 24, ..check });
+        diagnose(&observation).findings.iter().any(|it| it.cause == Cause::PathLossy)
+    };
+    assert!(!is_lossy(4) && is_lossy(60));
+}
+
+#[test]
+fn data_that_are_lost_where_new_connections_pass_show_lost_large_packets() {
+    let first_finding = |bytes_acked| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        let tcp = &mut trial.subflows[1].tcp;
+        (tcp.unacked, tcp.backoff, tcp.silent_ms, tcp.bytes_acked) = (5, 2, 900, bytes_acked);
+        trial.controls.push(plain_check(ConnectOutcome::Connected));
+        diagnose(&observation).findings.first().map(|it| (it.cause, it.confidence))
+    };
+    assert_eq!(first_finding(1), Some((Cause::PathMtuHole, Confidence::Likely)));
+    assert_eq!(first_finding(60_000), None, "large packets have passed");
+}
+
+#[test]
+fn a_subflow_to_a_port_of_its_own_that_ends_with_the_connection_is_not_a_finding() {
+    for (remote, has_finding) in [("10.9.0.2:4001", false), ("10.9.0.2:5210", true)] {
+        let report = diagnose_one_path(|observation, trial| {
+            observation.here.endpoints.clear();
+            observation.after = Some(observation.here.clone());
+            trial.closed_by_peer = true;
+            let remote = remote.parse().unwrap();
+            let local = "10.0.1.1";
+            let ended = ObservedSubflow { gone: true, established: false, ..subflow(local, false) };
+            trial.subflows.push(ObservedSubflow { remote, ..ended });
+            let check = plain_check(ConnectOutcome::Refused);
+            trial.controls.push(PlainTcpCheck { local: ip(local), remote, ..check });
+        });
+        let causes: Vec<_> = report.findings.iter().map(|finding| finding.cause).collect();
+        let is_listed = causes.contains(&Cause::AnnouncedAddressUnreachable);
+        assert_eq!(is_listed, has_finding, "{remote}: {causes:?}");
+    }
 }

@@ -4,7 +4,7 @@ use towpath_scenario::LinkSide;
 
 use super::super::PORT;
 use super::super::case::{
-    AppSocket, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour,
+    FailureEvent, HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour,
 };
 use super::super::list::application::DROP_CAPABLE;
 use super::super::list::connection::{DROP_TCP, REWRITE, strip};
@@ -540,67 +540,14 @@ fn inject_event(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     if !matches!(draft.server, DrawnServer::Echo | DrawnServer::Towpath) || !draft.claim(&parts) {
         return false;
     }
+    // The event needs data to have arrived; a slow path would not carry them in time.
+    for quality in &mut draft.qualities {
+        quality.rate_kbps = quality.rate_kbps.max(10_000);
+    }
     let (event, cause) = match variant {
         0 => (FailureEvent::Box(path, &[DROP_ALL]), "path-silent"),
         _ => (FailureEvent::Down(path), "link-down"),
     };
     draft.extra_changes.push(NetworkMutation::Event(event));
     draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
-}
-
-/// Adds something unusual to a healthy network.
-pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
-    let variant = rng.below("odd", 9);
-    let description = match variant {
-        0 => {
-            let is_third = draft.further_paths().len() > 1 && draft.has_family(draft.path_count());
-            let index = draft.path_count().saturating_sub(2);
-            if let Some(last) = draft.endpoints.get_mut(index).filter(|_| is_third) {
-                *last += " backup";
-                draft.backups = 1;
-            }
-            "the last of several is a backup"
-        }
-        1 if draft.claim(&["limits"]) => {
-            let mut paths = vec![1];
-            paths.extend(draft.further_paths());
-            draft.endpoints =
-                paths.into_iter().map(|path| draft.endpoint(path, "subflow fullmesh")).collect();
-            "every address paired with every other"
-        }
-        2 => {
-            for quality in &mut draft.qualities {
-                quality.delay_ms = quality.delay_ms / 4 + 260;
-            }
-            "satellites"
-        }
-        3 => {
-            for host in [HostSide::Client, HostSide::Server] {
-                add_sysctl(draft, host, "net.mptcp.checksum_enabled", "1");
-            }
-            "checksums"
-        }
-        // Other servers close the connection when they receive the application's data.
-        4 if draft.server == DrawnServer::Echo => {
-            draft.extra_changes.push(NetworkMutation::Application(AppSocket::Multipath));
-            "a program that has a connection"
-        }
-        5 if draft.claim(&["routing"]) => {
-            draft.routing = Routing::ByMetric;
-            "a default route for each interface"
-        }
-        6 => {
-            if let Some(quality) = draft.qualities.last_mut() {
-                *quality = PathQuality { loss_percent: 1, ..*quality };
-            }
-            "one packet in a hundred is lost"
-        }
-        7 if draft.claim(&["server's endpoints", "limits"]) && !draft.private_server => {
-            draft.announces = true;
-            draft.server_endpoints = vec![format!("{} port 4001 signal", draft.second_address())];
-            "an announced address with a port"
-        }
-        _ => "nothing odd",
-    };
-    draft.descriptions.push(format!("healthy, {description}"));
 }

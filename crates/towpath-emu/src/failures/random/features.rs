@@ -2,10 +2,10 @@
 //!
 //! They are independent of the faults, so that faults also occur in such networks.
 
-use super::super::case::{AccessKind, HostSide, NetworkMutation};
+use super::super::case::{AccessKind, AppSocket, HostSide, NetworkMutation, PathQuality, Routing};
 use super::super::list::variations::NAT;
 use super::CaseRng;
-use super::draft::CaseDraft;
+use super::draft::{CaseDraft, DrawnServer};
 use super::faults::add_sysctl;
 
 /// Probability of each property, in percent.
@@ -163,4 +163,61 @@ fn add_idle_interfaces(rng: CaseRng, draft: &mut CaseDraft) {
         draft.extra_changes.push(NetworkMutation::Down(HostSide::Server, 2));
         draft.features.push("the server's second link is down".to_owned());
     }
+}
+
+/// Adds something unusual to a healthy network.
+pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
+    let variant = rng.below("odd", 9);
+    let description = match variant {
+        0 => {
+            let is_third = draft.further_paths().len() > 1 && draft.has_family(draft.path_count());
+            let index = draft.path_count().saturating_sub(2);
+            if let Some(last) = draft.endpoints.get_mut(index).filter(|_| is_third) {
+                *last += " backup";
+                draft.backups = 1;
+            }
+            "the last of several is a backup"
+        }
+        1 if draft.claim(&["limits"]) => {
+            let mut paths = vec![1];
+            paths.extend(draft.further_paths());
+            draft.endpoints =
+                paths.into_iter().map(|path| draft.endpoint(path, "subflow fullmesh")).collect();
+            "every address paired with every other"
+        }
+        2 => {
+            for quality in &mut draft.qualities {
+                quality.delay_ms = quality.delay_ms / 4 + 260;
+            }
+            "satellites"
+        }
+        3 => {
+            for host in [HostSide::Client, HostSide::Server] {
+                add_sysctl(draft, host, "net.mptcp.checksum_enabled", "1");
+            }
+            "checksums"
+        }
+        // Other servers close the connection when they receive the application's data.
+        4 if draft.server == DrawnServer::Echo => {
+            draft.extra_changes.push(NetworkMutation::Application(AppSocket::Multipath));
+            "a program that has a connection"
+        }
+        5 if draft.claim(&["routing"]) => {
+            draft.routing = Routing::ByMetric;
+            "a default route for each interface"
+        }
+        6 => {
+            if let Some(quality) = draft.qualities.last_mut() {
+                *quality = PathQuality { loss_percent: 1, ..*quality };
+            }
+            "one packet in a hundred is lost"
+        }
+        7 if draft.claim(&["server's endpoints", "limits"]) && !draft.private_server => {
+            draft.announces = true;
+            draft.server_endpoints = vec![format!("{} port 4001 signal", draft.second_address())];
+            "an announced address with a port"
+        }
+        _ => "nothing odd",
+    };
+    draft.descriptions.push(format!("healthy, {description}"));
 }

@@ -94,7 +94,7 @@ fn draw_case(rng: CaseRng, name: String) -> RandomCase {
         }
     }
     if fault_count == 0 {
-        faults::add_harmless_oddity(rng, &mut draft);
+        features::add_harmless_oddity(rng, &mut draft);
     }
     let truth = draft.truth();
     let first_cause = truth.causes.first().copied();
