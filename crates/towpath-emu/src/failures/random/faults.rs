@@ -34,6 +34,8 @@ pub(super) enum Fault {
     First,
     /// Middlebox on a further path.
     Further,
+    /// One of several parallel links of a further path.
+    Parallel,
     /// Quality of a path: delay, loss, rate or MTU.
     Quality,
     /// Event while the connection is open.
@@ -54,6 +56,7 @@ pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
     (6, Fault::Announced),
     (13, Fault::First),
     (15, Fault::Further),
+    (3, Fault::Parallel),
     (6, Fault::Quality),
     (4, Fault::Meanwhile),
     (5, Fault::Proxy),
@@ -73,6 +76,7 @@ pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool 
         (Fault::Announced, _) => inject_announced(pick_variant(6), draft),
         (Fault::First, _) => inject_first_path_box(rng, pick_variant(10), draft),
         (Fault::Further, Some(path)) => inject_further_path_box(rng, pick_variant(11), path, draft),
+        (Fault::Parallel, Some(path)) => inject_parallel_link(rng, path, draft),
         (Fault::Quality, Some(path)) => inject_quality(rng, pick_variant(5), path, draft),
         (Fault::Meanwhile, Some(path)) => inject_event(pick_variant(2), path, draft),
         (Fault::Proxy, _) => {
@@ -84,6 +88,7 @@ pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool 
             Fault::Endpoints
             | Fault::Routes
             | Fault::Further
+            | Fault::Parallel
             | Fault::Quality
             | Fault::Meanwhile
             | Fault::Balancer,
@@ -504,6 +509,20 @@ fn inject_further_path_box(
         path_rules.push(limit_to_port(rng, rule));
     }
     draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({variant})"))
+}
+
+/// Makes one of two parallel links silent. By chance, all connections of a test may use the other.
+fn inject_parallel_link(rng: CaseRng, path: usize, draft: &mut CaseDraft) -> bool {
+    let is_free = !draft.is_tunnel(path) && !draft.providers.contains(&path);
+    if !is_free || !draft.claim(&["box", "endpoints", "limits"]) {
+        return false;
+    }
+    let delay_ms = rng.uniform("silent parallel delay", [1, 25]);
+    draft.set_provider(path);
+    draft.extra_changes.push(NetworkMutation::ParallelLinks(path, delay_ms));
+    draft.extra_changes.push(NetworkMutation::SilentParallelLink(path));
+    let description = format!("one of two parallel links on path {path} is silent");
+    draft.add_fault("parallel-link-silent", Evidence::Join, description)
 }
 
 fn inject_quality(rng: CaseRng, variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
