@@ -72,22 +72,21 @@ impl Diagnosis {
     pub(super) const MIN_DATA_BYTES: u64 = 10_000;
 
     /// Describes the paths that carried data: their number, all subflows, and the bytes on each
-    /// path. Subflows from one local address are one path, since they share its interface.
+    /// path. Subflows over one interface are one path.
     pub fn traffic_text(&self) -> String {
-        let mut paths: Vec<(IpAddr, String, u64)> = Vec::new();
+        let mut paths: Vec<(String, u64)> = Vec::new();
         for share in self.paths.iter().filter(|share| share.bytes >= Self::MIN_DATA_BYTES) {
-            match paths.iter_mut().find(|(local, ..)| *local == share.local) {
-                Some((_, _, bytes)) => *bytes = bytes.saturating_add(share.bytes),
-                None => paths.push((share.local, share.label(), share.bytes)),
+            let label = share.label();
+            match paths.iter_mut().find(|(name, _)| *name == label) {
+                Some((_, bytes)) => *bytes = bytes.saturating_add(share.bytes),
+                None => paths.push((label, share.bytes)),
             }
         }
         let path_count = text::count(paths.len() as u64, "path");
         let verb = if paths.len() == 1 { "carries" } else { "carry" };
         let subflow_count = text::count(self.paths.len() as u64, "subflow");
-        let bytes: Vec<_> = paths
-            .iter()
-            .map(|(_, name, bytes)| format!("{name} {}", text::bytes(*bytes)))
-            .collect();
+        let bytes: Vec<_> =
+            paths.iter().map(|(name, bytes)| format!("{name} {}", text::bytes(*bytes))).collect();
         format!("{path_count} {verb} data ({subflow_count}): {}", bytes.join(", "))
     }
 }
@@ -244,6 +243,7 @@ causes! {
     EndpointWrongRole = "endpoint-wrong-role" in Configuration,
     EndpointAddressMissing = "endpoint-address-missing" in Configuration,
     EndpointInterfaceDown = "endpoint-interface-down" in Configuration,
+    EndpointWrongInterface = "endpoint-wrong-interface" in Configuration,
     LinkDown = "link-down" in Path,
     JoinId0Denied = "join-id0-denied" in Connection,
     DeadAnnouncedAddressesUseLimits = "dead-announced-addresses-use-limits" in Connection,

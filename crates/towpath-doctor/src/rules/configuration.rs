@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use towpath_host::setup::{flag_words, quoted};
 use towpath_host::snapshot::HostSnapshot;
-use towpath_host::snapshot::{EndpointSnapshot, LinkSnapshot};
+use towpath_host::snapshot::{AddressSnapshot, EndpointSnapshot, LinkSnapshot};
 use towpath_netlink::EndpointFlags;
 
 use super::addresses::share_address;
@@ -53,6 +53,66 @@ pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> O
         );
     };
     find_down_link(view, link)
+        .or_else(|| find_lost_address(view, endpoint, link))
+        .or_else(|| find_wrong_interface(view, endpoint, link))
+}
+
+/// Returns the interface to which an endpoint is bound, if another one has its address. An address
+/// of the loopback interface may be used over any interface.
+pub(super) fn foreign_device<'a>(
+    view: &ObservationView<'a>,
+    endpoint: &EndpointSnapshot,
+) -> Option<&'a LinkSnapshot> {
+    let owner = view.here.link_of(endpoint.address).filter(|owner| !owner.loopback)?;
+    let bound_to = endpoint.link.filter(|link| *link != owner.index)?;
+    let has_address =
+        |entry: &AddressSnapshot| (entry.link, entry.address) == (bound_to, endpoint.address);
+    view.here.link(bound_to).filter(|_| !view.here.addresses.iter().any(has_address))
+}
+
+/// Reports an endpoint whose packets leave by an interface that does not have its address.
+fn find_wrong_interface(
+    view: &ObservationView<'_>,
+    endpoint: &EndpointSnapshot,
+    owner: &LinkSnapshot,
+) -> Option<Finding> {
+    let (id, address) = (endpoint.id, endpoint.address);
+    let device = foreign_device(view, endpoint)?;
+    if view.joined_subflows().any(|subflow| subflow.local.ip() == address) {
+        return None;
+    }
+    let (wrong, right) = (&device.name, &owner.name);
+    let flags = endpoint.flag_names().join(" ");
+    Some(
+        Finding::new(
+            Cause::EndpointWrongInterface,
+            format!("endpoint {id} ({address}) is bound to {wrong}, but {right} has that address"),
+        )
+        .at_location(format!("endpoint {id} ({address})"))
+        .with_evidence(format!("ip mptcp endpoint: {address} dev {wrong}"))
+        .with_evidence(format!("ip address: {address} on {right}"))
+        .fix(format!("ip mptcp endpoint delete id {id}"))
+        .fix(format!("ip mptcp endpoint add {address} dev {} {flags}", quoted(right))),
+    )
+}
+
+/// Reports an endpoint whose address disappeared during the test.
+fn find_lost_address(
+    view: &ObservationView<'_>,
+    endpoint: &EndpointSnapshot,
+    owner: &LinkSnapshot,
+) -> Option<Finding> {
+    let (id, address) = (endpoint.id, endpoint.address);
+    let after = view.observation.after.as_ref()?;
+    after.link_of(address).is_none().then(|| {
+        Finding::new(
+            Cause::EndpointAddressMissing,
+            format!("{} lost the address {address} of endpoint {id} during the test", owner.name),
+        )
+        .at_location(format!("endpoint {id} ({address})"))
+        .with_evidence("ip address: present before the test, and missing after it")
+        .hint("check the DHCP client, the modem, or the program that manages this interface")
+    })
 }
 
 /// Reports an interface that is down or has no carrier.
@@ -173,9 +233,11 @@ pub(super) fn find_own_wrong_role(view: &ObservationView<'_>) -> Option<Finding>
     for endpoint in wrong_endpoints {
         let device = view.here.link_of(endpoint.address);
         let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
+        let kept = endpoint.flag_names().into_iter().filter(|name| *name != "signal");
+        let flags = ["subflow"].into_iter().chain(kept).collect::<Vec<_>>().join(" ");
         finding = finding
             .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
-            .fix(format!("ip mptcp endpoint add {} dev {device} subflow", endpoint.address));
+            .fix(format!("ip mptcp endpoint add {} dev {device} {flags}", endpoint.address));
     }
     Some(finding.hint(
         "`signal` is for the host that accepts connections, `subflow` for the host that opens them",
@@ -333,7 +395,8 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
     };
     let mut links = Vec::new();
     for endpoint in view.here.endpoints.iter().filter(opens_subflows) {
-        links.push(view.here.link_of(endpoint.address)?);
+        let remote = view.trial.map_or(endpoint.address, |trial| trial.target.ip());
+        links.push(view.path_link(endpoint.address, remote)?);
     }
     let (endpoint_link, other_links) = links.split_first()?;
     let first_link = view.trial.and_then(|trial| trial.first()).map(|subflow| subflow.local.ip());
@@ -342,11 +405,16 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
         && first_link.is_none_or(|first_link| first_link.index == endpoint_link.index);
     let interfaces = view.usable_interfaces();
     let (other, address) = interfaces.iter().find(|(link, _)| link.index != endpoint_link.index)?;
+    // An endpoint with the wrong role is a problem of its own.
+    let has_other_endpoint = view.here.endpoints.iter().any(|endpoint| {
+        !endpoint.is_implicit()
+            && view.here.link_of(endpoint.address).is_some_and(|link| link.index == other.index)
+    });
     let is_single_endpoint = other_links.is_empty() && first_link.is_none();
     let joined_elsewhere = view.joined_subflows().any(|subflow| {
         view.here.link_of(subflow.local.ip()).is_some_and(|link| link.index != endpoint_link.index)
     });
-    if !is_one_interface || is_single_endpoint || joined_elsewhere {
+    if !is_one_interface || is_single_endpoint || joined_elsewhere || has_other_endpoint {
         return None;
     }
     let target = view.trial.map(|trial| trial.target.ip());

@@ -78,7 +78,8 @@ fn suggest_table(
         let name = quoted(&link.name);
         return finding.hint(format!(
             "no route names the gateway of {name}; when you know it: `{ip} rule add from {local} table {table}` \
-             and `{ip} route add default via GATEWAY dev {name} table {table}`"
+             and `{ip} route add default via GATEWAY dev {name} table {table}`. If {name} does not lead \
+             to {remote}, delete the endpoint of {local}"
         ));
     };
     finding.fix(format!("{ip} rule add from {local} table {table}")).fix(format!(

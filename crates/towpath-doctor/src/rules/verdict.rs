@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use towpath_host::snapshot::LinkSnapshot;
+
 use super::view::ObservationView;
 use crate::finding::{Cause, Diagnosis, Finding, Health, PathShare};
-use crate::observation::ObservedSubflow;
+use crate::observation::{ObservedSubflow, TestConnection};
 use crate::text;
 
 /// Returns the established subflows with their shares of the data.
@@ -19,7 +21,9 @@ pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
         u8::try_from(share.checked_div(total.into()).unwrap_or(0)).unwrap_or(100)
     };
     let share = |subflow: &ObservedSubflow| PathShare {
-        interface: view.here.link_of(subflow.local.ip()).map(|link| link.name.clone()),
+        interface: view
+            .path_link(subflow.local.ip(), subflow.remote.ip())
+            .map(|link| link.name.clone()),
         local: subflow.local.ip(),
         remote: subflow.remote.ip(),
         bytes: bytes(subflow),
@@ -48,13 +52,11 @@ pub(super) fn verdict(
         .filter(|address| !paths.iter().any(|path| path.local == *address))
         .map(|address| address_label(view, address))
         .collect();
-    // Several subflows from one address share its interface, so they are one path.
-    let carrying_locals: BTreeSet<_> =
-        paths.iter().filter(carries).map(|path| path.local).collect();
-    let carrying_count = carrying_locals.len();
-    let is_idle = |path: &&PathShare| !path.backup && !carrying_locals.contains(&path.local);
-    let idle: BTreeSet<_> =
-        paths.iter().filter(is_idle).map(|path| (path.label(), path.local)).collect();
+    // Several subflows over one interface are one path.
+    let carrying: BTreeSet<_> = paths.iter().filter(carries).map(PathShare::label).collect();
+    let carrying_count = carrying.len();
+    let is_idle = |path: &&PathShare| !path.backup && !carrying.contains(&path.label());
+    let idle: BTreeSet<_> = paths.iter().filter(is_idle).map(PathShare::label).collect();
     if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
         return undetermined(format!(
             "{server}: it closed the connection before paths could be observed"
@@ -67,8 +69,7 @@ pub(super) fn verdict(
         ));
     }
     if !idle.is_empty() {
-        let idle: Vec<_> = idle.into_iter().map(|(label, _)| label).collect();
-        let idle = idle.join(", ");
+        let idle = idle.into_iter().collect::<Vec<_>>().join(", ");
         return undetermined(format!(
             "the subflows are established, and {idle} carried little or no data: {server} accepted no more"
         ));
@@ -82,11 +83,45 @@ pub(super) fn verdict(
             "{packets} had to be retransmitted on {link}; {server} does not show the cause"
         ));
     }
+    if let Some(reason) = find_detour(view, trial) {
+        return undetermined(reason);
+    }
     if carrying_count < 2 {
-        let path = paths.first().map(PathShare::label);
+        let path = paths.iter().max_by_key(|path| path.bytes).map(PathShare::label);
         return (Health::OnePath, path);
     }
     (Health::Healthy, None)
+}
+
+/// Finds an interface that did not receive the data of its subflows, because they arrive over
+/// another one. The routes of the other host and of the routers decide that.
+fn find_detour(view: &ObservationView<'_>, trial: &TestConnection) -> Option<String> {
+    const MIN_BYTES: u64 = 60_000;
+    let after = view.observation.after.as_ref()?;
+    let load = |link: &LinkSnapshot| {
+        let is_here = |subflow: &&ObservedSubflow| {
+            let path_link = view.path_link(subflow.local.ip(), subflow.remote.ip());
+            path_link.is_some_and(|path_link| path_link.index == link.index)
+        };
+        let own_subflows = trial.subflows.iter().filter(is_here);
+        let expected: u64 = own_subflows.map(|subflow| subflow.tcp.bytes_received).sum();
+        let counted = after.link(link.index)?.rx_bytes.saturating_sub(link.rx_bytes);
+        Some((link.name.clone(), expected, counted))
+    };
+    let links = view.here.links.iter().filter(|link| link.up && !link.loopback);
+    let loads: Vec<_> = links.filter_map(load).collect();
+    loads.iter().find_map(|(name, expected, counted)| {
+        let is_missing = *expected > MIN_BYTES && *counted < expected / 2;
+        let has_excess = |(other, other_expected, other_counted): &&(String, u64, u64)| {
+            other != name && *other_counted > other_expected.saturating_add(expected / 2)
+        };
+        let (other, ..) = loads.iter().find(has_excess).filter(|_| is_missing)?;
+        let (expected, counted) = (text::bytes(*expected), text::bytes(*counted));
+        Some(format!(
+            "the subflows of {name} received {expected}, but the interface only {counted}: their data \
+             arrive over {other}, as the routes of the other host or of a router decide"
+        ))
+    })
 }
 
 /// Returns true if the plain TCP test of the path lost none of its spaced packets. Retransmissions

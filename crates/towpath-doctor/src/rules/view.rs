@@ -104,6 +104,20 @@ impl<'a> ObservationView<'a> {
         interfaces
     }
 
+    /// Returns the interface over which packets from an address leave. An address of the loopback
+    /// interface is routed over another one.
+    pub(super) fn path_link(&self, local: IpAddr, remote: IpAddr) -> Option<&'a LinkSnapshot> {
+        let owner = self.here.link_of(local)?;
+        if !owner.loopback {
+            return Some(owner);
+        }
+        let bound_to = self.bound_interface(local);
+        let lookup = self
+            .route_lookup(remote, Some(local), bound_to)
+            .or_else(|| self.route_lookup(remote, Some(local), None));
+        lookup.and_then(|lookup| lookup.link).and_then(|link| self.here.link(link)).or(Some(owner))
+    }
+
     /// Returns the configured endpoint of an address.
     pub(super) fn endpoint(&self, address: IpAddr) -> Option<&'a EndpointSnapshot> {
         self.here

@@ -94,6 +94,11 @@ facts! {
         "links and addresses over netlink",
         "an endpoint without an address on this host",
         host::endpoint_interfaces_up;
+    EndpointDevices = "endpoint-devices",
+        "Every endpoint is bound to the interface that has its address, or to none.",
+        "endpoints and addresses over netlink",
+        "an address of the loopback interface, which any interface may use",
+        host::endpoint_devices;
     UniqueAddresses = "unique-addresses",
         "No two interfaces have the same address.",
         "addresses over netlink",

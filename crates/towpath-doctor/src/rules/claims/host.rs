@@ -42,6 +42,14 @@ pub(super) fn one_manager(view: &ObservationView<'_>) -> Reading {
     }
 }
 
+pub(super) fn endpoint_devices(view: &ObservationView<'_>) -> Reading {
+    let mut endpoints = view.here.endpoints.iter().filter(|endpoint| !endpoint.is_implicit());
+    match endpoints.find(|endpoint| configuration::foreign_device(view, endpoint).is_some()) {
+        Some(endpoint) => Reading::Fails(format!("{} is bound elsewhere", endpoint.address)),
+        None => Reading::Holds("the interface of each endpoint has its address".to_owned()),
+    }
+}
+
 pub(super) fn unique_addresses(view: &ObservationView<'_>) -> Reading {
     let findings = addresses::find_duplicate_addresses(view);
     Reading::of(findings.is_empty(), "addresses of all interfaces")
@@ -49,7 +57,12 @@ pub(super) fn unique_addresses(view: &ObservationView<'_>) -> Reading {
 
 pub(super) fn endpoint_addresses(view: &ObservationView<'_>) -> Reading {
     let mut endpoints = view.here.endpoints.iter().filter(|endpoint| !endpoint.is_implicit());
-    let missing = endpoints.find(|endpoint| view.here.link_of(endpoint.address).is_none());
+    let after = view.observation.after.as_ref();
+    let is_assigned = |address| {
+        let is_lost = after.is_some_and(|after| after.link_of(address).is_none());
+        view.here.link_of(address).is_some() && !is_lost
+    };
+    let missing = endpoints.find(|endpoint| !is_assigned(endpoint.address));
     let programs = view.observation.programs.as_deref().unwrap_or_default();
     let mut locals =
         programs.iter().flat_map(|program| &program.subflows).map(|subflow| subflow.local.ip());

@@ -96,6 +96,9 @@ hypotheses! {
     EndpointInterfaceDown:
         "the interface of an endpoint is down",
         predicts [], forbids [EndpointInterfacesUp];
+    EndpointWrongInterface:
+        "an endpoint is bound to another interface than the one that has its address",
+        predicts [], forbids [EndpointDevices, EveryJoin];
     LinkDown:
         "the link of the interface is down",
         predicts [], forbids [LinksUp];

@@ -87,8 +87,9 @@ fn some_join_else(view: &ObservationView<'_>, trial: &TestConnection, reason: &s
 
 pub(super) fn several_interfaces(view: &ObservationView<'_>, trial: &TestConnection) -> Reading {
     let working = trial.subflows.iter().filter(|subflow| is_working(subflow));
-    let mut names: Vec<_> =
-        working.filter_map(|subflow| view.here.link_of(subflow.local.ip())).collect();
+    let mut names: Vec<_> = working
+        .filter_map(|subflow| view.path_link(subflow.local.ip(), subflow.remote.ip()))
+        .collect();
     names.dedup_by_key(|link| link.index);
     match names.as_slice() {
         [first, second, ..] => {

@@ -517,3 +517,62 @@ fn connections_that_pass_or_fail_by_their_ports_show_a_silent_parallel_link() {
         assert_eq!(first_cause(&report).0, Cause::JoinDropped, "{answered} {late} {lost_packets}");
     }
 }
+
+#[test]
+fn an_endpoint_on_a_foreign_interface_is_named_unless_its_subflow_works() {
+    let bound_to = |link, owner| {
+        move |observation: &mut Observation, _: &mut TestConnection| {
+            observation.here.endpoints[0].link = Some(link);
+            observation.here.addresses[1].link = owner;
+        }
+    };
+    let report = diagnose_one_path(bound_to(2, 3));
+    assert_eq!(first_cause(&report), (Cause::EndpointWrongInterface, Confidence::Certain));
+    let fix = &report.findings[0].fix;
+    assert_eq!(fix[1], "ip mptcp endpoint add 10.0.2.1 dev b subflow");
+    let has_cause = |report: &Diagnosis| {
+        report.findings.iter().any(|finding| finding.cause == Cause::EndpointWrongInterface)
+    };
+    // Bound to its own interface, and an address of the loopback interface.
+    assert!(!has_cause(&diagnose_one_path(bound_to(3, 3))));
+    let on_loopback = diagnose_one_path(|observation, trial| {
+        bound_to(2, 3)(observation, trial);
+        observation.here.links[1].loopback = true;
+    });
+    assert!(!has_cause(&on_loopback));
+    let mut working = healthy();
+    working.here.endpoints[0].link = Some(2);
+    assert!(!has_cause(&diagnose(&working)));
+}
+
+#[test]
+fn an_address_that_disappears_during_the_test_is_named() {
+    let report = diagnose_one_path(|observation, _| {
+        observation.after.as_mut().unwrap().addresses.pop();
+    });
+    assert_eq!(first_cause(&report).0, Cause::EndpointAddressMissing);
+    let claim = report.claims.iter().find(|claim| claim.cause == Cause::EndpointAddressMissing);
+    assert_eq!(claim.unwrap().state, crate::ClaimState::Shown);
+}
+
+#[test]
+fn two_addresses_of_one_interface_are_one_path() {
+    let mut observation = healthy();
+    observation.here.addresses[1].link = 2;
+    observation.here.links.pop();
+    let report = diagnose(&observation);
+    assert_eq!((report.verdict, report.reason.as_deref()), (Health::OnePath, Some("a")));
+}
+
+#[test]
+fn data_that_arrive_over_another_interface_are_not_healthy() {
+    let mut observation = healthy();
+    let after = observation.after.as_mut().unwrap();
+    (after.links[0].rx_bytes, after.links[1].rx_bytes) = (1_000_000, 600);
+    let report = diagnose(&observation);
+    assert_eq!(report.verdict, Health::Undetermined);
+    assert!(report.reason.unwrap().starts_with("the subflows of b received 500 kB"));
+    let after = observation.after.as_mut().unwrap();
+    (after.links[0].rx_bytes, after.links[1].rx_bytes) = (500_000, 500_000);
+    assert_eq!(diagnose(&observation).verdict, Health::Healthy);
+}

@@ -127,6 +127,15 @@ pub(super) const CASES: &[FailureCase] = &[
         changes: &[NetworkMutation::Down(HostSide::Client, 2)],
     },
     FailureCase {
+        name: "endpoint-wrong-interface",
+        title: "the endpoint is bound to another interface than the one that has its address",
+        symptom: "The connection stays on one path, although the endpoint exists.",
+        explanation: "The endpoint has `dev c1`, and its address is on c2. The SYN leaves over c1.",
+        cause: Some("endpoint-wrong-interface"),
+        needs_server_report: false,
+        changes: &[NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c1 subflow"])],
+    },
+    FailureCase {
         name: "client-signal",
         title: "the client's endpoint has the flag `signal` instead of `subflow`",
         symptom: "The connection stays on one path. The client announces its second address, but \

@@ -69,7 +69,7 @@ pub(super) fn inject(fault: Fault, rng: CaseRng, draft: &mut CaseDraft) -> bool 
     let further_path = draft.pick_further_path(rng, &format!("path {fault:?}"));
     match (fault, further_path) {
         (Fault::Kernel, _) => inject_kernel(pick_variant(4), draft),
-        (Fault::Endpoints, Some(path)) => inject_endpoints(pick_variant(7), path, draft),
+        (Fault::Endpoints, Some(path)) => inject_endpoints(pick_variant(8), path, draft),
         (Fault::Limits, _) => inject_limits(pick_variant(3), draft),
         (Fault::Routes, Some(path)) => inject_routes(pick_variant(5), path, draft),
         (Fault::Server, _) => inject_server(pick_variant(8), draft),
@@ -139,7 +139,7 @@ fn inject_kernel(variant: usize, draft: &mut CaseDraft) -> bool {
 fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
     // A server that announces an address gives the client a second path without any endpoint.
     let keeps_second_path =
-        matches!(variant, 0 | 5 | 6) && (draft.announces || draft.further_paths().len() > 1);
+        matches!(variant, 0 | 5 | 7) && (draft.announces || draft.further_paths().len() > 1);
     if keeps_second_path || !draft.claim(&["endpoints"]) {
         return false;
     }
@@ -185,6 +185,17 @@ fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool 
             let text = draft.endpoint(path, "subflow backup");
             draft.endpoints = vec![text];
             ("endpoint-backup-only", Evidence::Handshake)
+        }
+        6 => {
+            // A translation on the first path would make the subflow work there.
+            if draft.nat.first().is_some_and(|nat| *nat) {
+                return false;
+            }
+            let text = format!("{} dev {} subflow", draft.address(path), draft.interface(1));
+            if let Some(endpoint) = draft.endpoints.get_mut(index) {
+                *endpoint = text;
+            }
+            ("endpoint-wrong-interface", Evidence::Handshake)
         }
         _ => {
             let (address, length) =
