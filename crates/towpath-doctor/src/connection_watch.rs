@@ -151,6 +151,8 @@ pub(super) fn observed_subflow(socket: &DiagSocket) -> ObservedSubflow {
         gone: false,
         tcp: TcpStats {
             srtt_us: info.srtt_us,
+            // Without a sample, the kernel returns the largest number.
+            min_rtt_us: Some(info.min_rtt_us).filter(|time| *time != u32::MAX).unwrap_or(0),
             backoff: info.backoff.into(),
             retransmissions: info.total_retrans,
             unacked: info.unacked,

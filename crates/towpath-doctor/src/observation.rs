@@ -303,6 +303,8 @@ pub struct ObservedSubflow {
 pub struct TcpStats {
     /// Smoothed round-trip time in microseconds.
     pub srtt_us: u32,
+    /// Smallest round-trip time in microseconds; 0 if unknown.
+    pub min_rtt_us: u32,
     /// Consecutive timeouts without a reply.
     pub backoff: u32,
     /// Number of retransmitted packets.

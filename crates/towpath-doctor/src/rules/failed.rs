@@ -1,10 +1,13 @@
 //! Subflows that were started and failed, and the element that made them fail.
 
+pub(super) mod no_reply;
+
 use std::net::IpAddr;
 
 use towpath_host::snapshot::MptcpLimits;
 
-use super::handshake::{last_hop, option_loss_hop};
+use self::no_reply::{SilentGateway, find_late_answers, find_silent_gateway};
+use super::handshake::{NO_HOP, last_hop, option_loss_hop};
 use super::limits::{MAX_LIMITS, raise_limits};
 use super::parallel_links::find_silent_link;
 use super::path::{MissingSubflow, path_label, remote_name};
@@ -78,6 +81,14 @@ fn report_dead_path(
     outcome: Option<ConnectOutcome>,
 ) -> Finding {
     let (remote, path) = (missing.remote.ip(), path_label(view, missing));
+    if let Some(finding) =
+        missing.local.and_then(|local| find_late_answers(view, trial, local, remote))
+    {
+        return finding.at_location(&path);
+    }
+    if let Some(gateway) = find_silent_gateway(view, trial, (missing.local, remote), None) {
+        return report_silent_gateway(view, missing, &gateway);
+    }
     let announced = remote_name(view, missing.remote);
     let (cause, sentence) = if remote != trial.target.ip() && is_private(view, trial, remote) {
         (
@@ -92,7 +103,7 @@ fn report_dead_path(
             format!("the other host announces {announced}, which does not answer"),
         )
     } else {
-        (Cause::PathSilent, format!("no answer over {path}: the path is down"))
+        (Cause::PathSilent, format!("no answer over {path}"))
     };
     let finding = Finding::new(cause, sentence).at_location(&path);
     let finding = finding.with_optional_evidence(
@@ -104,7 +115,7 @@ fn report_dead_path(
         None => finding.with_confidence(Confidence::Likely),
     };
     if cause == Cause::PathSilent {
-        return finding.hint("check that path alone: link, router, firewall");
+        return finding.hint(dead_path_hint(view, trial, missing));
     }
     let id = announced_id(view, trial, remote).map_or_else(|| "ID".to_owned(), |id| id.to_string());
     let finding = finding.fix(format!(
@@ -123,6 +134,40 @@ fn report_dead_path(
         "if the address is right, the other host drops the packets or their replies: check its \
          firewall, its route from that address, and its reverse-path filter (rp_filter = 1). Behind a \
          NAT, announce the public address",
+    )
+}
+
+/// Returns the next steps for a path without an answer. Without any hop, the gateway is suspect.
+fn dead_path_hint(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    missing: &MissingSubflow<'_>,
+) -> String {
+    let no_hop = last_hop(trial, missing.local).is_some_and(|hops| hops == NO_HOP);
+    let lookup = view
+        .route_lookup(missing.remote.ip(), missing.local, missing.bound_to)
+        .filter(|_| no_hop && missing.local.is_some());
+    match lookup.and_then(|lookup| lookup.gateway) {
+        Some(gateway) => format!(
+            "check that path alone: link, gateway, firewall. `ip neigh show {gateway}` shows if the \
+             gateway answers: FAILED and INCOMPLETE mean that it does not"
+        ),
+        None => "check that path alone: link, router, firewall".to_owned(),
+    }
+}
+
+/// Reports a path whose gateway does not answer.
+fn report_silent_gateway(
+    view: &ObservationView<'_>,
+    missing: &MissingSubflow<'_>,
+    gateway: &SilentGateway,
+) -> Finding {
+    let path = path_label(view, missing);
+    let sentence = format!("no answer over {path}: {}", gateway.sentence());
+    let finding = Finding::new(Cause::PathSilent, sentence).at_location(&path);
+    gateway.explain(finding).with_optional_evidence(
+        view.plain_tcp_check(missing.local, missing.remote.ip())
+            .map(|check| format!("plain TCP over the same path: {}", text::outcome(check.outcome))),
     )
 }
 
@@ -399,6 +444,9 @@ fn explain_unreachable(
     }
     if let Some(finding) = find_too_many_hops(view, trial, missing) {
         return finding;
+    }
+    if let Some(gateway) = find_silent_gateway(view, trial, (missing.local, remote), Some(errno)) {
+        return report_silent_gateway(view, missing, &gateway);
     }
     // A router's message about the same packet is more exact than the resulting error.
     let icmp_error = trial.probes.iter().filter(|probe| probe.remote.ip() == remote);

@@ -1,11 +1,16 @@
 //! New connections that start on a path that does not work, while the server answers on another.
 
+use std::net::IpAddr;
+
 use towpath_host::setup::quoted;
 
+use super::failed::no_reply::find_silent_gateway;
 use super::handshake::last_hop;
 use super::view::ObservationView;
 use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ConnectAttempt, ConnectOutcome, PlainTcpCheck, TestConnection};
+use crate::observation::{
+    ConnectAttempt, ConnectOutcome, PlainTcpCheck, RouteLookup, TestConnection,
+};
 use crate::text;
 
 /// Reports a server that no new connection reaches, although plain TCP from another local address
@@ -40,15 +45,46 @@ pub(super) fn find_unusable_first_path(
             format!("new connections start on the first route ({first_name}) and {failure_text}")
         },
     );
+    let silent_gateway = first_source(view, trial, first_link)
+        .and_then(|local| find_silent_gateway(view, trial, (Some(local), target.ip()), None));
+    let neighbour_name = first_name.as_ref().filter(|_| is_neighbour(view, first_lookup));
+    let neighbour_text = neighbour_name
+        .map(|name| format!("the route treats {} as a neighbour on {name}", target.ip()));
+    let reason = silent_gateway.map(|gateway| gateway.sentence());
     let sentence = format!("{target} answers from {local} on {}, but {start_text}", link.name);
     let finding = Finding::new(Cause::FirstPathUnusable, sentence)
         .at_location(target)
         .with_optional_evidence(
             first_name.as_ref().map(|name| format!("ip route get {}: dev {name}", target.ip())),
         )
+        .with_optional_evidence(neighbour_text)
+        .with_optional_evidence(reason)
         .with_evidence(format!("plain TCP from {local} ({}): connected", link.name))
         .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")));
     Some(suggest_other_path(view, finding, check, first_name.as_deref()))
+}
+
+/// Returns the source address of new connections: the one on their interface whose test failed.
+fn first_source(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    first_link: Option<u32>,
+) -> Option<IpAddr> {
+    let mut checks = trial.controls.iter().filter(|check| check.remote == trial.target);
+    let fails_there = |check: &&PlainTcpCheck| {
+        check.outcome != ConnectOutcome::Connected
+            && first_link.is_some()
+            && view.here.link_of(check.local).map(|link| link.index) == first_link
+    };
+    checks.find(fails_there).map(|check| check.local)
+}
+
+/// Returns true if a route has no next hop, on an interface with more than one neighbour.
+fn is_neighbour(view: &ObservationView<'_>, lookup: Option<&RouteLookup>) -> bool {
+    lookup.is_some_and(|lookup| {
+        let link = lookup.link.and_then(|index| view.here.link(index));
+        lookup.gateway.is_none() && link.is_some_and(|link| !link.is_point_to_point())
+    })
 }
 
 /// Reports a server that answers over the route of the lookup, while another interface fails as the
@@ -100,9 +136,16 @@ fn find_answering_check<'a>(
 ) -> Option<&'a PlainTcpCheck> {
     let checks = || trial.controls.iter().filter(|check| check.remote == trial.target);
     let connects = |check: &&PlainTcpCheck| check.outcome == ConnectOutcome::Connected;
+    let first_lookup = view.route_lookup(trial.target.ip(), None, None);
+    // A route for the source may have another next hop on the same interface.
+    let has_other_gateway = |check: &PlainTcpCheck| {
+        let lookup = |bound_to| view.route_lookup(check.remote.ip(), Some(check.local), bound_to);
+        let own_lookup = lookup(check.bound_to).or_else(|| lookup(None));
+        own_lookup.zip(first_lookup).is_some_and(|(own, first)| own.gateway != first.gateway)
+    };
     let starts_first = |check: &&PlainTcpCheck| {
         let link = view.here.link_of(check.local).map(|link| link.index);
-        first_link.is_some() && check.bound_to.or(link) == first_link
+        first_link.is_some() && check.bound_to.or(link) == first_link && !has_other_gateway(check)
     };
     // The server has started meanwhile, or the first packets were lost by chance.
     if checks().filter(starts_first).any(|check| connects(&check)) {

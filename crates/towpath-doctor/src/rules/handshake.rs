@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use towpath_host::snapshot::AddressSnapshot;
 
+use super::failed::no_reply::{find_late_answers, find_silent_gateway};
 use super::first_path::find_unusable_first_path;
 use super::parallel_links::find_silent_link;
 use super::view::ObservationView;
@@ -13,6 +14,9 @@ use crate::observation::{
     SocketRole, TargetReply, TestConnection,
 };
 use crate::text;
+
+/// Result of hop-by-hop probes if no router answers.
+pub(super) const NO_HOP: &str = "no hop answers";
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
@@ -48,10 +52,7 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
         check.remote == target && check.outcome == ConnectOutcome::Connected
     };
     let later_connects = trial.controls.iter().any(connects);
-    if let Some(finding) = find_silent_link(view, trial, (first_source(view, trial), target.ip())) {
-        return with_outcomes(finding);
-    }
-    if let Some(finding) = find_unusable_first_path(view, trial) {
+    if let Some(finding) = find_failed_path(view, trial) {
         return with_outcomes(finding);
     }
     match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), route_errno) {
@@ -84,13 +85,58 @@ fn explain_connect_failure(view: &ObservationView<'_>, trial: &TestConnection) -
             format!("no program listens on {target}, with or without Multipath TCP"),
         )
         .hint("start the server, or give the right port"),
-        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => at_target(
-            Cause::RemoteSilent,
-            format!("{target} does not answer, with or without Multipath TCP"),
-        )
-        .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
-        .hint("the host is down, or a firewall drops packets to this port"),
+        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => {
+            with_outcomes(report_silent_server(trial, later_connects))
+        }
     }
+}
+
+/// Finds a path that fails, while the server may work.
+fn find_failed_path(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+    let (source, target) = (first_source(view, trial), trial.target.ip());
+    if let Some(finding) = find_silent_link(view, trial, (source, target)) {
+        return Some(finding);
+    }
+    if trial.connected(false) {
+        return find_unusable_first_path(view, trial);
+    }
+    source
+        .and_then(|local| find_late_answers(view, trial, local, target))
+        .or_else(|| find_unusable_first_path(view, trial))
+        .or_else(|| find_silent_first_gateway(view, trial))
+}
+
+/// Reports a server that answered none of the attempts, or only a later test.
+fn report_silent_server(trial: &TestConnection, later_connects: bool) -> Finding {
+    let target = trial.target;
+    let report = |sentence: String| Finding::new(Cause::RemoteSilent, sentence).at_location(target);
+    if later_connects {
+        let sentence = format!(
+            "{target} did not answer new connections at first, and answered plain TCP later"
+        );
+        return report(sentence).with_confidence(Confidence::Likely).hint(
+            "the server has started meanwhile, or the first packets were lost: repeat the test",
+        );
+    }
+    report(format!("{target} does not answer, with or without Multipath TCP"))
+        .with_optional_evidence(last_hop(trial, None).map(|hops| format!("hop by hop: {hops}")))
+        .hint("the host is down, or a firewall drops packets to this port")
+}
+
+/// Reports a server that is not reached, as the next hop of the first path does not answer.
+fn find_silent_first_gateway(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+) -> Option<Finding> {
+    let target = trial.target;
+    let failure = trial.attempts.iter().find_map(|attempt| match attempt.outcome {
+        ConnectOutcome::Failed(errno) => Some(errno),
+        ConnectOutcome::Connected | ConnectOutcome::Refused | ConnectOutcome::Silent => None,
+    });
+    let path = (first_source(view, trial), target.ip());
+    let gateway = find_silent_gateway(view, trial, path, failure)?;
+    let sentence = format!("no answer from {target}: {}", gateway.sentence());
+    Some(gateway.explain(Finding::new(Cause::RemoteSilent, sentence).at_location(target)))
 }
 
 /// Returns the address from which new connections start.
@@ -192,9 +238,11 @@ pub(super) fn last_hop(trial: &TestConnection, local: Option<IpAddr>) -> Option<
         probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
     };
     let probe = trial.probes.iter().find(is_plain).filter(|probe| probe.answer.is_none())?;
-    match probe.hops.iter().rev().find_map(|hop| hop.address) {
+    // This host itself reports a failed neighbour resolution.
+    let mut routers = probe.hops.iter().rev().filter_map(|hop| hop.address);
+    match routers.find(|address| *address != probe.local) {
         Some(address) => Some(format!("{address} is the last hop that answers")),
-        None => Some("no hop answers".to_owned()),
+        None => Some(NO_HOP.to_owned()),
     }
 }
 

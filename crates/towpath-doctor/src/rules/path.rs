@@ -8,6 +8,7 @@ use towpath_host::snapshot::{EndpointSnapshot, MptcpLimits};
 
 use super::failed::{explain_closed, explain_rejected, explain_unanswered};
 use super::limits::{above_exhausted, raise_limits};
+use super::parallel_links;
 use super::routes::routing;
 use super::view::{ObservationView, is_working};
 use crate::finding::{Cause, Confidence, Finding};
@@ -65,7 +66,8 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
         FailureStage::Closed(event) => Some(explain_closed(view, trial, subflow, event)),
         FailureStage::Rejected(event) => Some(explain_rejected(view, subflow, event)),
     });
-    lost_announcement.into_iter().chain(causes).collect()
+    let silent_links = parallel_links::findings(view, trial);
+    lost_announcement.into_iter().chain(causes).chain(silent_links).collect()
 }
 
 /// Returns true if the server closed the whole connection and plain TCP works on that path. Then

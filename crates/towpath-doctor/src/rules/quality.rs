@@ -1,6 +1,9 @@
 //! Quality of a connection with several paths: distribution of the data, losses, round-trip times
 //! and buffers.
 
+mod dropped_state;
+mod stuck;
+
 use std::net::IpAddr;
 
 use towpath_host::setup::quoted;
@@ -10,15 +13,13 @@ use towpath_host::snapshot::{LinkSnapshot, SubflowSnapshot};
 use super::addresses::share_address;
 use super::configuration::arp_finding;
 use super::limits::raise_receive_buffer;
-use super::view::{ObservationView, in_network, is_closing, is_working};
-use crate::finding::{Cause, Confidence, Finding};
-use crate::observation::{ConnectOutcome, ObservedSubflow, PlainTcpCheck, TestConnection};
+use super::view::{ObservationView, in_network, is_working};
+use crate::finding::{Cause, Finding};
+use crate::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
 use crate::text;
 
 /// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
 const SILENT_AFTER_MS: u32 = 400;
-/// Values of `small` and `large` in a check in which packets of both sizes were echoed.
-const BOTH_ECHOED: (Option<bool>, Option<bool>) = (Some(true), Some(true));
 /// Maximum number of packets per loss at which the losses are more than chance.
 const MAX_PACKETS_PER_LOSS: u32 = 16;
 /// Minimum of lost packets, as a single loss may be chance.
@@ -39,7 +40,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     findings.extend(find_own_shared_link(view, trial));
     findings.extend(find_peer_shared_link(view));
     let working_subflows = || trial.subflows.iter().filter(|subflow| is_working(subflow));
-    findings.extend(working_subflows().filter_map(|subflow| find_stuck(view, subflow)));
+    findings.extend(working_subflows().filter_map(|subflow| stuck::find_stuck(view, subflow)));
     findings.extend(trial.controls.iter().filter_map(|check| find_loss(view, trial, check)));
     findings.extend(working_subflows().filter_map(|subflow| find_mtu_black_hole(view, subflow)));
     findings.extend(find_slow_path(view, trial));
@@ -203,84 +204,6 @@ fn find_peer_shared_link(view: &ObservationView<'_>) -> Option<Finding> {
     find_shared_link(&peer.before, after, &traffic, "other host")
 }
 
-/// Reports an established subflow on which data are not acknowledged.
-fn find_stuck(view: &ObservationView<'_>, subflow: &ObservedSubflow) -> Option<Finding> {
-    let tcp = subflow.tcp;
-    let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
-    let check = view.plain_tcp_check(Some(local), remote);
-    // New connections get no answer either, so the first timeout need not be over.
-    let is_silent = check.is_some_and(|check| check.outcome == ConnectOutcome::Silent);
-    let awaits_ack = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0 || is_silent);
-    let (small, large) = check.map_or((None, None), |check| (check.small, check.large));
-    // If small packets after the large ones got no echo either, the path is slow or dead.
-    let small_retry = check.and_then(|check| check.small_retry);
-    let only_small = (small, large) == (Some(true), Some(false)) && small_retry != Some(false);
-    // If only large packets are lost, the opposite direction still works.
-    let is_recent = tcp.silent_ms < SILENT_AFTER_MS && !only_small && !is_silent;
-    if !awaits_ack || is_closing(subflow) || is_recent {
-        return None;
-    }
-    let parallel_link = view.trial.and_then(|trial| {
-        super::parallel_links::find_silent_link(view, trial, (Some(local), remote))
-    });
-    if parallel_link.is_some() {
-        return parallel_link;
-    }
-    // Losses are a finding of their own. If new packets pass, the path is not dead.
-    let large_retry_passed = check.is_some_and(|check| check.large_retry == Some(true));
-    if check.is_some_and(|check| is_lossy(check, subflow))
-        || large_retry_passed
-        || (small, large) == BOTH_ECHOED
-    {
-        return None;
-    }
-    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
-    let path = format!("{name} ({local}) -> {remote}");
-    let evidence = format!(
-        "{} not acknowledged, {} in a row, no packet received for {} ms",
-        text::count(tcp.unacked.into(), "packet"),
-        text::count(tcp.backoff.into(), "timeout"),
-        tcp.silent_ms
-    );
-    let after = view.observation.after.as_ref().and_then(|after| after.link_of(local));
-    if after.is_some_and(|link| !link.running) {
-        return Some(
-            Finding::new(Cause::LinkDown, format!("the link of {name} is down"))
-                .at_location(name)
-                .with_evidence(evidence)
-                .hint("the kernel sends no path manager event for this"),
-        );
-    }
-    if only_small {
-        return Some(report_mtu_black_hole(&name, &path, subflow, evidence));
-    }
-    // New connections pass, so the path is not silent. Without an echo, only the subflow's own data
-    // show that large packets are lost.
-    if check.is_some_and(|check| check.outcome == ConnectOutcome::Connected && small.is_none()) {
-        let has_acked_large = tcp.bytes_acked >= u64::from(tcp.mss_bytes);
-        return (!has_acked_large).then(|| {
-            report_mtu_black_hole(&name, &path, subflow, evidence)
-                .with_confidence(Confidence::Likely)
-        });
-    }
-    Some(report_silence(&path, check, evidence))
-}
-
-/// Reports an established subflow whose path gets no answer any more.
-fn report_silence(path: &str, check: Option<&PlainTcpCheck>, evidence: String) -> Finding {
-    let sentence = format!("{path} was established and now gets no answer");
-    let finding =
-        Finding::new(Cause::PathSilent, sentence).at_location(path).with_evidence(evidence);
-    let finding = match check {
-        Some(check) => finding.with_evidence(format!(
-            "plain TCP over the same path: {}",
-            text::outcome(check.outcome)
-        )),
-        None => finding.with_confidence(Confidence::Likely),
-    };
-    finding.hint("the kernel sends no event for this and still counts the subflow")
-}
-
 /// Reports a path that passes only small packets.
 fn report_mtu_black_hole(
     name: &str,
@@ -318,7 +241,7 @@ fn find_mtu_black_hole(view: &ObservationView<'_>, subflow: &ObservedSubflow) ->
     const REPLY_RATIO: u64 = 4;
     let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
     let check = view.plain_tcp_check(Some(local), remote)?;
-    let only_small = (check.small, check.large) == (Some(true), Some(false));
+    let only_small = passes_only_small(check);
     let small_passed_later = check.small_retry == Some(true);
     let max_rtt_us = if small_passed_later { MAX_RTT_SMALL_PASSED_US } else { MAX_RTT_US };
     let is_fast_and_lossless = check.min_rtt_us < max_rtt_us && check.resent == 0;
@@ -338,6 +261,14 @@ fn find_mtu_black_hole(view: &ObservationView<'_>, subflow: &ObservedSubflow) ->
     let (acked, received) = (text::bytes(acked), text::bytes(received));
     let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
     Some(report_mtu_black_hole(&name, &path, subflow, evidence))
+}
+
+/// Returns true if small packets pass and large ones do not. If small packets after the large ones
+/// got no echo, or SYN packets were answered late, the path is slow or dead.
+fn passes_only_small(check: &PlainTcpCheck) -> bool {
+    (check.small, check.large) == (Some(true), Some(false))
+        && check.small_retry != Some(false)
+        && check.ports_answered_late == 0
 }
 
 /// Returns true if full-size segments passed in both directions: there are too many bytes for small
@@ -449,8 +380,14 @@ pub(super) fn find_slow_path(
             .map(|check| check.min_rtt_us);
         // A round-trip time with retransmissions includes the loss recovery.
         let subflow_rtt_us = Some(subflow.tcp.srtt_us).filter(|_| subflow.tcp.retransmissions == 0);
+        // The smallest sample is from a time at which the queue of the path was not full.
+        let min_rtt_us = Some(subflow.tcp.min_rtt_us);
         // A single sample may be late by chance.
-        [idle_rtt_us, subflow_rtt_us].into_iter().flatten().filter(|time| *time > 0).min()
+        [idle_rtt_us, subflow_rtt_us, min_rtt_us]
+            .into_iter()
+            .flatten()
+            .filter(|time| *time > 0)
+            .min()
     };
     let subflows = trial.subflows.iter().filter(|subflow| is_working(subflow));
     let round_trips: Vec<_> =

@@ -141,16 +141,15 @@ impl NetworkBuilder {
             let (up, lan) = ProviderLink::First.interfaces();
             self.connect((gateway, up), (&provider, lan))?;
         }
-        let links: &[ProviderLink] = if parallel.is_some() {
-            &[ProviderLink::First, ProviderLink::Second]
-        } else {
-            &[ProviderLink::First]
-        };
-        route_over(gateway, links, [Prefix::ALL_V4, Prefix::ALL_V6], |link| {
+        // Most connections use a silent link, so that a test can hardly miss it.
+        let second_weight = if plan.silent_parallel_links.contains(&number) { 3 } else { 1 };
+        let mut links = vec![(ProviderLink::First, 1)];
+        links.extend(parallel.map(|_| (ProviderLink::Second, second_weight)));
+        route_over(gateway, &links, [Prefix::ALL_V4, Prefix::ALL_V6], |link| {
             let (up, _) = link.interfaces();
             (up, provider_addresses(number, link, 1), provider_addresses(number, link, 2))
         })?;
-        route_over(&provider, links, client_networks(number), |link| {
+        route_over(&provider, &links, client_networks(number), |link| {
             let (_, lan) = link.interfaces();
             (lan, provider_addresses(number, link, 2), provider_addresses(number, link, 1))
         })?;
@@ -188,27 +187,28 @@ impl ProviderLink {
     }
 }
 
-/// Assigns a host's addresses on links to its neighbour, and routes destinations over all of them.
+/// Assigns a host's addresses on links to its neighbour, and routes destinations over all of them,
+/// in proportion to their weights.
 fn route_over(
     host: &HostNamespace,
-    links: &[ProviderLink],
+    links: &[(ProviderLink, u8)],
     destinations: [Prefix; 2],
     describe: impl Fn(ProviderLink) -> (&'static str, [Prefix; 2], [Prefix; 2]),
 ) -> Result<(), NetworkError> {
     let kernel_error = NetworkError::kernel(&host.name);
     let mut route = host.route();
     let mut next_hops = [Vec::new(), Vec::new()];
-    for link in links {
+    for (link, weight) in links {
         let (name, own_addresses, neighbours) = describe(*link);
         for own in own_addresses {
             route.add_address(name, own).map_err(&kernel_error)?;
         }
         for (hops, neighbour) in next_hops.iter_mut().zip(neighbours) {
-            hops.push((name, Some(neighbour.address())));
+            hops.push((name, Some(neighbour.address()), *weight));
         }
     }
     for (to, hops) in destinations.into_iter().zip(next_hops) {
-        if let [(link, gateway)] = *hops.as_slice() {
+        if let [(link, gateway, _)] = *hops.as_slice() {
             let (source, table, metric) = (None, None, None);
             let spec = RouteSpec { to, link, gateway, source, table, metric };
             route.add_route(&spec).map_err(&kernel_error)?;

@@ -243,7 +243,7 @@ impl NetworkBuilder {
                 .add_address("lan3", Prefix::host(core_address.address()))
                 .and_then(|()| {
                     let to = Prefix::host(server_address.address());
-                    route.add_multipath_route(to, &[("lan1", None), ("lan3", None)])
+                    route.add_multipath_route(to, &[("lan1", None, 1), ("lan3", None, 1)])
                 })
                 .map_err(NetworkError::kernel(&core.name))?;
             return Ok(other_server);

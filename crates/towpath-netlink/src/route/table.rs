@@ -123,24 +123,25 @@ impl RouteSocket {
         )
     }
 
-    /// Adds a route with several next hops of equal weight, each with its interface and, unless
-    /// the destination is on the link, its gateway; the kernel distributes flows over them.
+    /// Adds a route with several next hops: interface, gateway unless the destination is on the
+    /// link, and weight. The kernel distributes flows over them in proportion to the weights.
     pub fn add_multipath_route(
         &mut self,
         to: Prefix,
-        next_hops: &[(&str, Option<IpAddr>)],
+        next_hops: &[(&str, Option<IpAddr>, u8)],
     ) -> Result<(), NetlinkError> {
         let action = format_args!("add a multipath route to {to}");
-        let on_link = next_hops.iter().all(|(_, gateway)| gateway.is_none());
+        let on_link = next_hops.iter().all(|(_, gateway, _)| gateway.is_none());
         let mut hops = MessageBuilder::default();
-        for (link, gateway) in next_hops {
+        for (link, gateway, weight) in next_hops {
             let gateway = MessageBuilder::default()
                 .maybe(*gateway, |hop, gateway| hop.ip(libc::RTA_GATEWAY, gateway));
             let length = (RTNEXTHOP_BYTES + gateway.len()) as u16;
             let [length_0, length_1] = length.to_ne_bytes();
             let [index_0, index_1, index_2, index_3] = self.index(link, action)?.to_ne_bytes();
             // After the length: flags, and the weight less one.
-            let hop = [length_0, length_1, 0, 0, index_0, index_1, index_2, index_3];
+            let weight = weight.saturating_sub(1);
+            let hop = [length_0, length_1, 0, weight, index_0, index_1, index_2, index_3];
             hops = hops.raw(&hop).append(&gateway);
         }
         let header = RouteHeader {

@@ -295,7 +295,7 @@ facts! {
         "short connections between two samples",
         programs::all_multipath;
     ProgramSubflowsAnswer = "program-subflows-answer",
-        "No subflow of a program waits for acknowledgements for long.",
+        "No subflow of a program or of the test connection waits for acknowledgements for long.",
         "`sock_diag`",
         "idle connections",
         programs::subflows_answer;

@@ -2,7 +2,7 @@
 
 use super::reading::{Reading, needs_connection};
 use crate::finding::Cause;
-use crate::observation::{SocketProtocol, SocketRole};
+use crate::observation::{ObservedSubflow, SocketProtocol, SocketRole};
 use crate::rules::view::ObservationView;
 use crate::rules::{programs, sender_stats};
 
@@ -26,6 +26,12 @@ pub(super) fn all_multipath(view: &ObservationView<'_>) -> Reading {
 }
 
 pub(super) fn subflows_answer(view: &ObservationView<'_>) -> Reading {
+    let subflows = view.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
+    let waits = |subflow: &&ObservedSubflow| subflow.tcp.unacked > 0 && subflow.tcp.backoff > 1;
+    if let Some(subflow) = subflows.iter().find(waits) {
+        let local = subflow.local.ip();
+        return Reading::Fails(format!("the test's subflow from {local} waits"));
+    }
     let causes = [Cause::NatTimeout, Cause::PathSilent, Cause::LinkDown];
     without(view, &causes, "no subflow of a program waits for long")
 }

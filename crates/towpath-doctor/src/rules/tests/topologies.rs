@@ -175,3 +175,168 @@ fn a_subflow_to_a_port_of_its_own_that_ends_with_the_connection_is_not_a_finding
         assert_eq!(is_listed, has_finding, "{remote}: {causes:?}");
     }
 }
+
+#[test]
+fn a_silent_subflow_next_to_a_new_connection_that_passes_shows_dropped_state() {
+    let causes = |backoff, silent_ms, change: fn(&mut PlainTcpCheck)| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        let tcp = &mut trial.subflows[1].tcp;
+        (tcp.unacked, tcp.backoff, tcp.silent_ms, tcp.bytes_acked) =
+            (23, backoff, silent_ms, 16_385);
+        (tcp.retransmissions, tcp.bytes_received) = (3, 1);
+        let mut check = plain_check(ConnectOutcome::Connected);
+        (check.small, check.large) = (Some(true), Some(true));
+        (check.packets, check.port_attempts, check.ports_answered) = (40, 16, 16);
+        change(&mut check);
+        trial.controls.push(check);
+        let findings = diagnose(&observation).findings;
+        findings.into_iter().map(|finding| (finding.cause, finding.sentence)).collect::<Vec<_>>()
+    };
+    let [(cause, sentence)] = &causes(2, 1_312, |_| {})[..] else { panic!("one finding") };
+    assert_eq!(*cause, Cause::NatTimeout);
+    assert!(sentence.starts_with("b (10.0.2.1) -> 10.9.0.1 stopped answering after 16 kB, but"));
+    assert_eq!(causes(1, 1_312, |_| {}), [], "one timeout");
+    assert_eq!(causes(2, 56, |_| {}), [], "an answer has just arrived");
+    let slow: [fn(&mut PlainTcpCheck); 5] = [
+        |check| check.resent = 1,
+        |check| check.ports_answered_late = 1,
+        |check| check.ports_answered = 15,
+        |check| check.min_rtt_us = 250_000,
+        |check| (check.large, check.small_retry) = (Some(false), Some(false)),
+    ];
+    for change in slow {
+        let found = causes(2, 1_312, change);
+        assert!(found.iter().all(|(cause, _)| *cause != Cause::NatTimeout), "{found:?}");
+    }
+}
+
+#[test]
+fn a_throttled_path_is_not_an_mtu_hole() {
+    let has_hole = |change: fn(&mut TcpStats, &mut PlainTcpCheck)| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        let mut check = plain_check(ConnectOutcome::Connected);
+        (check.small, check.large, check.min_rtt_us) = (Some(true), Some(false), 169_000);
+        let tcp = &mut trial.subflows[1].tcp;
+        (tcp.unacked, tcp.backoff, tcp.silent_ms) = (10, 2, 560);
+        (tcp.bytes_acked, tcp.bytes_received) = (2_841, 8_522);
+        change(tcp, &mut check);
+        trial.controls.push(check);
+        !diagnose(&observation).findings.is_empty()
+    };
+    assert!(has_hole(|_, check| check.small_retry = Some(true)));
+    assert!(!has_hole(|_, check| check.small_retry = Some(false)));
+    assert!(!has_hole(|_, check| check.ports_answered_late = 15));
+    assert!(!has_hole(|tcp, _| (tcp.backoff, tcp.silent_ms) = (0, 56)));
+}
+
+#[test]
+fn the_smallest_round_trip_time_decides_if_a_path_is_slow() {
+    let is_slow = |min_rtt_us| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        (trial.subflows[1].tcp.srtt_us, trial.subflows[1].tcp.min_rtt_us) = (410_000, min_rtt_us);
+        let check = plain_check(ConnectOutcome::Connected);
+        trial.controls.push(PlainTcpCheck { min_rtt_us: 290_000, ..check });
+        diagnose(&observation).findings.iter().any(|it| it.cause == Cause::PathMuchSlower)
+    };
+    assert!(is_slow(0) && is_slow(290_000) && !is_slow(900));
+}
+
+/// Returns a test of plain TCP whose packets this host itself reports as undeliverable.
+fn unresolved_check() -> PlainTcpCheck {
+    let refused = Some(IcmpRefusal { router: ip("10.0.2.1"), kind: 3, code: 1 });
+    let outcome = ConnectOutcome::Failed(libc::EHOSTUNREACH);
+    PlainTcpCheck { refused, ..plain_check(outcome) }
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_is_named_in_every_observation_of_it() {
+    let expected = "the gateway 10.0.2.254 of b does not answer (ARP)";
+    for (error, check) in [
+        (Some(libc::EHOSTUNREACH), unresolved_check()),
+        (Some(libc::EHOSTUNREACH), plain_check(ConnectOutcome::Silent)),
+        (None, unresolved_check()),
+    ] {
+        let report = diagnose_one_path(|_, trial| {
+            trial.events = Some(vec![close_event(error)]);
+            trial.controls.push(check);
+        });
+        let finding = &report.findings[0];
+        assert_eq!(finding.cause, Cause::PathSilent, "{finding:?}");
+        assert!(finding.sentence.ends_with(expected), "{finding:?}");
+    }
+    let report = diagnose_one_path(|_, trial| {
+        trial.subflows.push(unanswered_subflow());
+        trial.controls.push(plain_check(ConnectOutcome::Silent));
+    });
+    let finding = &report.findings[0];
+    assert_eq!(finding.cause, Cause::PathSilent);
+    assert!(!finding.sentence.contains("gateway"), "nothing shows it: {finding:?}");
+}
+
+#[test]
+fn a_server_behind_a_silent_gateway_is_not_down() {
+    let mut observation = healthy();
+    let trial = observation.trial.as_mut().unwrap();
+    trial.subflows.clear();
+    for attempt in &mut trial.attempts {
+        attempt.outcome = ConnectOutcome::Silent;
+    }
+    let refused = Some(IcmpRefusal { router: ip("10.0.1.1"), kind: 3, code: 1 });
+    trial.controls = vec![PlainTcpCheck { local: ip("10.0.1.1"), refused, ..unresolved_check() }];
+    let report = diagnose(&observation);
+    let finding = &report.findings[0];
+    assert_eq!(finding.cause, Cause::RemoteSilent);
+    assert!(finding.sentence.contains("the gateway 10.0.1.254 of a does not answer (ARP)"));
+}
+
+#[test]
+fn answers_that_this_host_resets_are_late_and_not_missing() {
+    let cause = |resets| {
+        let report = diagnose_one_path(|_, trial| {
+            trial.subflows.push(unanswered_subflow());
+            trial.counters.insert("Tcp.OutRsts".to_owned(), resets);
+            let check = plain_check(ConnectOutcome::Silent);
+            trial.controls.push(PlainTcpCheck { port_attempts: 16, ..check });
+        });
+        first_cause(&report)
+    };
+    assert_eq!(cause(9), (Cause::PathMuchSlower, Confidence::Likely));
+    assert_eq!(cause(3), (Cause::PathSilent, Confidence::Certain));
+}
+
+#[test]
+fn another_source_on_the_first_interface_may_have_a_gateway() {
+    let mut observation = healthy();
+    // The first route treats the server as a neighbour on `b`.
+    let first = &mut observation.route_lookups[0];
+    (first.link, first.gateway) = (Some(3), None);
+    let trial = observation.trial.as_mut().unwrap();
+    trial.subflows.clear();
+    for attempt in &mut trial.attempts {
+        attempt.outcome = ConnectOutcome::Silent;
+    }
+    let check = plain_check(ConnectOutcome::Connected);
+    trial.controls = vec![PlainTcpCheck { local: ip("10.0.1.1"), ..check }, check];
+    let report = diagnose(&observation);
+    assert_eq!(first_cause(&report).0, Cause::FirstPathUnusable);
+    let evidence = &report.findings[0].evidence;
+    assert!(evidence.iter().any(|it| it.contains("as a neighbour on b")), "{evidence:?}");
+}
+
+#[test]
+fn an_answer_within_the_round_trip_time_of_a_long_queue_is_not_silence() {
+    let cause = |silent_ms| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        let tcp = &mut trial.subflows[1].tcp;
+        (tcp.srtt_us, tcp.unacked, tcp.silent_ms) = (400_000, 11, silent_ms);
+        (tcp.retransmissions, tcp.min_rtt_us) = (11, 57);
+        trial.controls.push(plain_check(ConnectOutcome::Silent));
+        diagnose(&observation).findings.first().map(|finding| finding.cause)
+    };
+    assert_eq!(cause(140), None);
+    assert_eq!(cause(1_700), Some(Cause::PathSilent));
+}
