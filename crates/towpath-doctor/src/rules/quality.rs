@@ -27,6 +27,8 @@ const MIN_LOST: u32 = 2;
 /// Ratio and difference of round-trip times from which a path is much slower.
 const RTT_RATIO: u32 = 10;
 const RTT_GAP_US: u32 = 150_000;
+/// Minimum of additional delay, in microseconds, that shows a queue.
+const MIN_QUEUE_US: u32 = 10_000;
 /// Minimum of bytes on an interface for a conclusion.
 const MIN_BYTES: u64 = 60_000;
 /// Minimum MTU of every IPv6 link (RFC 8200 §5).
@@ -291,6 +293,13 @@ pub(super) fn is_stuck(subflow: &ObservedSubflow) -> bool {
 /// subflow. One of the two alone may be a delay of this machine.
 fn is_lossy(check: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     let losses = [(check.packets, check.resent), (check.answers, lost_replies(check))];
+    // While a queue stands, small packets may be lost because it is full.
+    let idle_rtt_us = subflow.tcp.min_rtt_us;
+    if idle_rtt_us > 0
+        && check.min_rtt_us > idle_rtt_us.saturating_mul(2).saturating_add(MIN_QUEUE_US)
+    {
+        return false;
+    }
     let subflow_lost = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
     let is_significant = |((packets, lost), lost_in_bulk): ((u32, u32), bool)| {
         lost_in_bulk && lost >= MIN_LOST && lost.saturating_mul(MAX_PACKETS_PER_LOSS) >= packets

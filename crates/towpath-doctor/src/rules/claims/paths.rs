@@ -225,6 +225,11 @@ pub(super) fn every_path_answers(view: &ObservationView<'_>, trial: &TestConnect
     }
 }
 
+/// Returns true if no path of this host lacks its subflow, so that none is untested.
+fn has_every_path(view: &ObservationView<'_>, trial: &TestConnection) -> bool {
+    expected_endpoints(view, trial).next().is_none() || every_join_holds(view, trial)
+}
+
 /// Working subflows with the plain TCP check of their path.
 fn checked_subflows<'a>(
     view: &ObservationView<'a>,
@@ -250,6 +255,7 @@ pub(super) fn large_packets(view: &ObservationView<'_>, trial: &TestConnection) 
     let not_passed: Vec<_> =
         subflows.iter().filter(|(subflow, check)| !passes(subflow, *check)).collect();
     match not_passed.first() {
+        None if !has_every_path(view, trial) => Reading::unknown("a subflow on every path"),
         None => Reading::Holds("packets of full size passed on each path".to_owned()),
         Some((subflow, check)) if failed(*check) => {
             Reading::Fails(format!("no large packets over {}", subflow.local.ip()))
@@ -265,6 +271,7 @@ pub(super) fn small_packets(view: &ObservationView<'_>, trial: &TestConnection) 
         subflows.iter().filter_map(|(_, check)| check.filter(|check| check.packets > 0)).collect();
     match checks.iter().find(|check| lost(check) > 0) {
         Some(check) => Reading::Fails(format!("{} lost over {}", lost(check), check.local)),
+        None if !has_every_path(view, trial) => Reading::unknown("a subflow on every path"),
         None if checks.len() == subflows.len() && !checks.is_empty() => {
             Reading::Holds("no small packet was lost on any path".to_owned())
         }

@@ -186,27 +186,30 @@ fn inject_endpoints(variant: usize, path: usize, draft: &mut CaseDraft) -> bool 
             draft.endpoints = vec![text];
             ("endpoint-backup-only", Evidence::Handshake)
         }
-        6 => {
-            // A translation on the first path would make the subflow work there.
-            if draft.nat.first().is_some_and(|nat| *nat) {
-                return false;
-            }
-            let text = format!("{} dev {} subflow", draft.address(path), draft.interface(1));
-            if let Some(endpoint) = draft.endpoints.get_mut(index) {
-                *endpoint = text;
-            }
-            ("endpoint-wrong-interface", Evidence::Handshake)
-        }
-        _ => {
-            let (address, length) =
-                if draft.v4 { ("10.1.1.3", 24) } else { ("2001:db8:1:1::3", 64) };
-            let second_prefix = format!("{address}/{length}").leak();
-            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, 1, second_prefix));
-            draft.endpoints = vec![format!("{address} dev {} subflow", draft.interface(1))];
-            ("all-endpoints-one-interface", Evidence::Handshake)
-        }
+        6 if draft.nat.first().is_some_and(|nat| *nat) => return false,
+        6 => bind_to_first_interface(path, draft),
+        _ => use_one_interface(draft),
     };
     draft.add_fault(cause, evidence, format!("{cause} at {path}"))
+}
+
+/// Binds the endpoint of a further path to the first interface. A translation on the first path
+/// would make that work.
+fn bind_to_first_interface(path: usize, draft: &mut CaseDraft) -> (&'static str, Evidence) {
+    let text = format!("{} dev {} subflow", draft.address(path), draft.interface(1));
+    if let Some(endpoint) = draft.endpoints.get_mut(path - 2) {
+        *endpoint = text;
+    }
+    ("endpoint-wrong-interface", Evidence::Handshake)
+}
+
+/// Replaces all endpoints by a second address of the first interface.
+fn use_one_interface(draft: &mut CaseDraft) -> (&'static str, Evidence) {
+    let (address, length) = if draft.v4 { ("10.1.1.3", 24) } else { ("2001:db8:1:1::3", 64) };
+    let second_prefix = format!("{address}/{length}").leak();
+    draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, 1, second_prefix));
+    draft.endpoints = vec![format!("{address} dev {} subflow", draft.interface(1))];
+    ("all-endpoints-one-interface", Evidence::Handshake)
 }
 
 fn inject_limits(variant: usize, draft: &mut CaseDraft) -> bool {

@@ -212,7 +212,11 @@ pub(super) fn add_harmless_oddity(rng: CaseRng, draft: &mut CaseDraft) {
             }
             "one packet in a hundred is lost"
         }
-        7 if draft.claim(&["server's endpoints", "limits"]) && !draft.private_server => {
+        // An IPv6 address with a port does not fit into a packet with TCP timestamps.
+        7 if draft.v4
+            && draft.claim(&["server's endpoints", "limits"])
+            && !draft.private_server =>
+        {
             draft.announces = true;
             draft.server_endpoints = vec![format!("{} port 4001 signal", draft.second_address())];
             "an announced address with a port"
