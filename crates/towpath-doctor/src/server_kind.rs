@@ -37,7 +37,7 @@ impl ServerKind {
             Self::Tls => "a TLS server",
             Self::Ssh => "an SSH server",
             Self::Mail => "a mail or file server",
-            Self::ClosesOnData => "a server that closes the connection",
+            Self::ClosesOnData => "a server that accepts no test data",
         }
     }
 

@@ -219,7 +219,17 @@ fn undo(
         writeln!(ui.out, "# nothing to undo: nothing was applied here since this machine started")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let outcome = setup::undo(handles, &mut state)?;
+    revert(handles, &mut state, as_json, ui)
+}
+
+/// Reverts all recorded changes, and prints the commands that did it.
+pub(crate) fn revert(
+    handles: &mut ConfigHandles,
+    state: &mut SetupState,
+    as_json: bool,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let outcome = setup::undo(handles, state)?;
     for remark in &outcome.remarks {
         ui.warn(&Warning { text: remark.clone(), hint: None });
     }
@@ -312,7 +322,7 @@ fn write_file(folder: &Dir, file: &GeneratedFile) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-fn count(number: usize, thing: &str) -> String {
+pub(crate) fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }

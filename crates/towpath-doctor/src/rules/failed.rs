@@ -245,7 +245,7 @@ pub(super) fn explain_closed(
             with_close_evidence(cause_without_events(view, trial, missing))
         }
         // Every reply had the option; other resets of this host do not matter.
-        _ if all_joins_answered(trial) => {
+        _ if has_rejected_join(view, trial) => {
             with_close_evidence(explain_rejected(view, missing, event))
         }
         _ if trial.counter_delta("MPRstTx") > 0 => with_close_evidence(
@@ -265,10 +265,11 @@ pub(super) fn explain_closed(
     }
 }
 
-/// Returns true if all SYN packets with MP_JOIN were answered with it.
-fn all_joins_answered(trial: &TestConnection) -> bool {
+/// Returns true if a SYN with MP_JOIN was answered with the option and the subflow does not work.
+fn has_rejected_join(view: &ObservationView<'_>, trial: &TestConnection) -> bool {
     let [sent, answered] = ["MPJoinSynTx", "MPJoinSynAckRx"].map(|name| trial.counter_delta(name));
-    answered > 0 && (answered >= sent || trial.counter_delta("MPRstTx") == 0)
+    let working = view.joined_subflows().filter(|subflow| subflow.opened_here).count() as u64;
+    answered > working && (answered >= sent || trial.counter_delta("MPRstTx") == 0)
 }
 
 /// Finds the cause without events, from the plain TCP test of the same path.

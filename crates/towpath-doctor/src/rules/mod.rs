@@ -5,6 +5,7 @@
 //! reported. A doubtful configuration is reported only if no test showed that it does no harm.
 
 mod addresses;
+mod announcements;
 mod claims;
 mod configuration;
 mod failed;

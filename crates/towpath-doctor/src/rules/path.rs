@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_host::setup::quoted;
 use towpath_host::snapshot::{EndpointSnapshot, MptcpLimits};
 
+use super::announcements::{announces_own_address, find_lost_announcement, report_own_address};
 use super::failed::{explain_closed, explain_rejected, explain_unanswered};
 use super::limits::{above_exhausted, raise_limits};
 use super::parallel_links;
@@ -13,7 +13,7 @@ use super::routes::routing;
 use super::view::{ObservationView, is_working};
 use crate::finding::{Cause, Confidence, Finding};
 use crate::observation::{
-    ConnectOutcome, ObservedSubflow, PeerSnapshots, RecordedEvent, TestConnection,
+    ConnectOutcome, ObservedSubflow, RecordedEvent, ServerKind, TestConnection,
 };
 use crate::text;
 
@@ -43,7 +43,11 @@ pub(super) enum FailureStage<'a> {
 }
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
-    let Some(trial) = view.trial else { return Vec::new() };
+    // A connection to this host itself uses no path.
+    let Some(trial) = view.trial.filter(|trial| view.here.link_of(trial.target.ip()).is_none())
+    else {
+        return Vec::new();
+    };
     // The kernel opens no subflow before data are acknowledged or received (a SYN counts as one
     // acknowledged byte), or after the peer has closed the connection.
     let first_subflow = trial.first();
@@ -62,6 +66,14 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
         {
             None
         }
+        // Such a server leaves time for one SYN, which may be lost by chance.
+        FailureStage::Unanswered
+            if trial.server == ServerKind::ClosesOnData
+                && closed_with_connection(view, trial, subflow) =>
+        {
+            None
+        }
+        _ if announces_own_address(view, trial, subflow) => Some(report_own_address(view, subflow)),
         FailureStage::Unanswered => Some(explain_unanswered(view, trial, subflow)),
         FailureStage::Closed(event) => Some(explain_closed(view, trial, subflow, event)),
         FailureStage::Rejected(event) => Some(explain_rejected(view, subflow, event)),
@@ -98,78 +110,6 @@ fn closed_with_connection(
     trial.closed_by_peer
         && plain_tcp_passes()
         && !errno.is_some_and(|error| router_errors.contains(&error))
-}
-
-/// Reports an announcement of the other host that did not arrive.
-fn find_lost_announcement(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
-    let peer = view.peer?;
-    let sent = peer.counter_delta("AddAddrTx");
-    if trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
-        return None;
-    }
-    if sent == 0 {
-        return find_unsent_announcement(peer);
-    }
-    let peer_snapshot = peer.latest();
-    let endpoint = peer_snapshot.endpoints.iter().find(|endpoint| endpoint.is_signal())?;
-    Some(
-        Finding::new(
-            Cause::AnnouncementStripped,
-            format!(
-                "the other host announces {}, but something on the path removes the announcement",
-                endpoint_name(endpoint)
-            ),
-        )
-        .at_location(trial.target.ip())
-        .with_evidence(format!(
-            "sent there: {sent} (AddAddrTx), answered: {} (EchoAdd)",
-            peer.counter_delta("EchoAdd")
-        ))
-        .with_evidence("arrived here: 0 (AddAddr)")
-        .hint(
-            "open subflows from this host's own addresses (`subflow` endpoints), which need no announcement",
-        ),
-    )
-}
-
-/// Reports an announcement that the other host drops, as it does not fit into a packet: with an IPv6
-/// address and a port it has 30 bytes (RFC 8684 §3.4.1), and TCP timestamps have 12 of the 40.
-fn find_unsent_announcement(peer: &PeerSnapshots) -> Option<Finding> {
-    let dropped = peer.counter_delta("AddAddrTxDrop");
-    let snapshot = peer.latest();
-    let is_too_long = |endpoint: &&EndpointSnapshot| {
-        endpoint.is_signal() && endpoint.address.is_ipv6() && endpoint.port.is_some()
-    };
-    let endpoint = snapshot.endpoints.iter().find(is_too_long).filter(|_| dropped > 0)?;
-    let device = snapshot.link_of(endpoint.address);
-    let device = device.map_or_else(String::new, |link| format!(" dev {}", quoted(&link.name)));
-    let comment = "   # on the other host";
-    Some(
-        Finding::new(
-            Cause::AnnouncementStripped,
-            format!(
-                "the other host does not send the announcement of {}: an IPv6 address with a port \
-                 does not fit into a packet with TCP timestamps",
-                endpoint_name(endpoint)
-            ),
-        )
-        .at_location("other host")
-        .with_evidence(format!("dropped there before it was sent: {dropped} (AddAddrTxDrop)"))
-        .fix(format!("ip mptcp endpoint delete id {}{comment}", endpoint.id))
-        .fix(format!("ip mptcp endpoint add {}{device} signal{comment}", endpoint.address))
-        .hint(
-            "without a port, subflows use the port of the connection. The alternative is \
-             net.ipv4.tcp_timestamps = 0 on the other host",
-        ),
-    )
-}
-
-/// Returns the address of an endpoint, with its port if it has one.
-fn endpoint_name(endpoint: &EndpointSnapshot) -> String {
-    match endpoint.port {
-        Some(port) => SocketAddr::new(endpoint.address, port).to_string(),
-        None => endpoint.address.to_string(),
-    }
 }
 
 /// Returns the missing subflows: those that failed, unused endpoints, and announcements without a
@@ -355,12 +295,26 @@ fn explain_not_started(
         .and_then(endpoint_trouble)
         .or_else(|| find_exhausted_limit(view, trial, missing))
     {
-        return Some(finding);
+        return Some(finding).filter(|finding| {
+            finding.cause != Cause::SubflowLimit || !is_interface_used(view, trial, missing)
+        });
     }
     if missing.announced {
         return None;
     }
     find_join_id0_denied(view, trial, missing).or_else(|| explain_unsent_syn(view, trial, missing))
+}
+
+/// Returns true if another subflow uses the interface of a missing one, which then adds no path.
+fn is_interface_used(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    missing: &MissingSubflow<'_>,
+) -> bool {
+    let link_of = |local| view.path_link(local, trial.target.ip()).map(|link| link.index);
+    let link = missing.local.and_then(link_of);
+    let mut working = trial.subflows.iter().filter(|subflow| is_working(subflow));
+    link.is_some() && working.any(|subflow| link_of(subflow.local.ip()) == link)
 }
 
 /// Returns remote addresses with only failed subflows.
@@ -552,8 +506,9 @@ fn explain_unsent_syn(
             .at_location(path_label(view, missing))
             .with_confidence(Confidence::Likely)
             .with_evidence(format!("the kernel counts {name}"))
-            .fix(format!(
-                "ip route get {} from {local}   # shows the missing route",
+            .hint(format!(
+                "`ip route get {} from {local}` and `ip address` show the reason, such as a missing \
+                 route or an address in conflict (dadfailed)",
                 trial.target.ip()
             )),
     )

@@ -50,6 +50,10 @@ pub(super) fn verdict(
     let carries = |path: &&PathShare| path.bytes >= Diagnosis::MIN_DATA_BYTES;
     let missing: Vec<_> = expected_addresses(view, trial.target.is_ipv4())
         .filter(|address| !paths.iter().any(|path| path.local == *address))
+        .filter(|address| {
+            let link = view.path_link(*address, trial.target.ip()).map(|link| &link.name);
+            link.is_none() || !paths.iter().any(|path| path.interface.as_ref() == link)
+        })
         .map(|address| address_label(view, address))
         .collect();
     // Several subflows over one interface are one path.
@@ -59,8 +63,13 @@ pub(super) fn verdict(
     let idle: BTreeSet<_> = paths.iter().filter(is_idle).map(PathShare::label).collect();
     if trial.closed_by_peer && (carrying_count < 2 || !missing.is_empty()) {
         return undetermined(format!(
-            "{server}: it closed the connection before paths could be observed"
+            "{server} closed the connection before paths could be observed"
         ));
+    }
+    if !missing.is_empty() && view.here.link_of(trial.target.ip()).is_some() {
+        return undetermined(
+            "the server is on this host, so the connection uses no path".to_owned(),
+        );
     }
     if !missing.is_empty() {
         let missing = missing.join(", ");
@@ -71,7 +80,7 @@ pub(super) fn verdict(
     if !idle.is_empty() {
         let idle = idle.into_iter().collect::<Vec<_>>().join(", ");
         return undetermined(format!(
-            "the subflows are established, and {idle} carried little or no data: {server} accepted no more"
+            "the subflows are established, and {idle} carried little or no data: not more was exchanged with {server}"
         ));
     }
     let has_unexplained_loss =

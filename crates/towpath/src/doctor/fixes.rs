@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use serde_json::json;
 use towpath_doctor::{
     Diagnosis, DoctorOptions, Finding, FixAction, Observation, actions, diagnose, examine,
     observed_settings, plan_fixes,
@@ -13,9 +12,9 @@ use towpath_host::setup::{
     ChangeError, ConfigHandles, HostState, SetupError, SetupPlan, SetupState, StateOwner,
     TrialError,
 };
-use towpath_result::Warning;
 
 use crate::error::CliError;
+use crate::setup::{count, revert};
 use crate::ui::Ui;
 
 /// Reason why `--fix` changed nothing.
@@ -167,25 +166,5 @@ pub(super) fn undo_fixes(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliErro
         return Ok(ExitCode::SUCCESS);
     }
     let mut handles = ConfigHandles::open().map_err(SetupError::from)?;
-    let outcome = setup::undo(&mut handles, &mut state)?;
-    for remark in &outcome.remarks {
-        ui.warn(&Warning { text: remark.clone(), hint: None });
-    }
-    if as_json {
-        let steps = outcome.made.iter();
-        let steps = steps.map(|change| json!({"command": change.command(), "change": change}));
-        let steps = steps.collect::<Vec<_>>();
-        writeln!(ui.out, "{}", json!({"steps": steps, "notes": outcome.remarks}))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for change in &outcome.made {
-        writeln!(ui.out, "{}", change.command())?;
-    }
-    ui.progress(&format!("{} undone", count(outcome.made.len(), "change")));
-    Ok(ExitCode::SUCCESS)
-}
-
-fn count(number: usize, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
+    revert(&mut handles, &mut state, as_json, ui)
 }

@@ -6,7 +6,7 @@ use crate::observation::{ConnectOutcome, ObservedSubflow, PlainTcpCheck, TestCon
 use crate::text;
 
 /// Minimum silence of the subflow in milliseconds and in round-trip times. A queue that is full for
-/// so long would also delay the packets of a new connection.
+/// that time also delays the packets of a new connection.
 const MIN_SILENT_MS: u32 = 600;
 const MIN_SILENT_RTTS: u32 = 8;
 /// Minimum of timeouts in a row.

@@ -1,5 +1,6 @@
 //! Claims about every cause, and findings that a fact contradicts.
 
+use super::random::any_observation;
 use super::*;
 use crate::finding::{ClaimState, Finding};
 use crate::rules::view::ObservationView;

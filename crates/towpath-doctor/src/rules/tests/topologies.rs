@@ -340,3 +340,32 @@ fn an_answer_within_the_round_trip_time_of_a_long_queue_is_not_silence() {
     assert_eq!(cause(140), None);
     assert_eq!(cause(1_700), Some(Cause::PathSilent));
 }
+
+#[test]
+fn an_announced_address_that_this_host_has_as_well_is_named() {
+    let mut observation = healthy();
+    let own_bridge = AddressSnapshot { link: 3, address: ip("172.17.0.1"), prefix_length: 16 };
+    observation.here.addresses.push(own_bridge);
+    let trial = observation.trial.as_mut().unwrap();
+    let mut refused = unanswered_subflow();
+    (refused.remote, refused.gone) = ("172.17.0.1:5210".parse().unwrap(), true);
+    trial.subflows.push(refused);
+    let report = diagnose(&observation);
+    assert_eq!(first_cause(&report).0, Cause::AnnouncedAddressPrivate);
+    let sentence = &report.findings[0].sentence;
+    assert!(
+        sentence.contains("172.17.0.1, which is also an address of this host (b)"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_server_on_this_host_has_no_broken_path() {
+    let report = diagnose_one_path(|observation, trial| {
+        let own = AddressSnapshot { link: 2, address: trial.target.ip(), prefix_length: 24 };
+        observation.here.addresses.push(own);
+        trial.subflows.push(unanswered_subflow());
+    });
+    assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
+    assert!(report.reason.unwrap().starts_with("the server is on this host"));
+}

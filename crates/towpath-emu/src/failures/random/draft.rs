@@ -338,7 +338,7 @@ impl CaseDraft {
         }
         let all_decidable = self.faults.iter().all(|(_, evidence)| self.can_show(*evidence));
         let paths = (1 + self.further_paths().len() as u32).saturating_sub(self.backups);
-        if causes.is_empty() && paths < 2 {
+        if accepted.contains(&"healthy") && paths < 2 {
             accepted.push("one-path");
         }
         GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: self.summary() }

@@ -259,7 +259,7 @@ fn inject_routes(variant: usize, path: usize, draft: &mut CaseDraft) -> bool {
             draft.add_fault("no-source-route", Evidence::Join, "one default route".to_owned())
         }
         // Over IPv4, a point-to-point interface needs neither a route nor a gateway.
-        1 if draft.v4 && draft.tunnel.is_some_and(|(_, gateway)| !gateway) => false,
+        1 if draft.v4 && draft.tunnel.is_some() => false,
         1 => {
             draft.routing = Routing::FirstOnly;
             let description = "one default route, endpoints bound to interfaces".to_owned();
