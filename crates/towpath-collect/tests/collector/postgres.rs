@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Number of attempts to reach a server that is starting.
 const MAX_ATTEMPTS: u32 = 300;
 
+/// Name of a server's folder (325 MB), followed by the number of the process that tests it.
+const FOLDER_PREFIX: &str = "towpath-postgres-";
+
 /// Address of the running server, or the reason why there is none.
 static SERVER: OnceLock<Result<String, String>> = OnceLock::new();
 
@@ -28,8 +31,8 @@ fn start() -> Result<String, String> {
         return Err(reason);
     }
     let postgres = program().ok_or("`postgres` (Debian package `postgresql`) is missing")?;
-    let folder = std::env::temp_dir().join(format!("towpath-postgres-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder); // of an earlier process with this number
+    let folder = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
+    remove_folders_of_ended_processes();
     std::fs::create_dir(&folder).unwrap();
     let data = folder.join("data");
     if is_root() {
@@ -62,6 +65,20 @@ fn start() -> Result<String, String> {
         }
     }
     Ok(address)
+}
+
+/// Removes what earlier tests left: a process cannot remove the folder of the server that ends
+/// with it.
+fn remove_folders_of_ended_processes() {
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    for folder in entries.map(|entry| entry.path()) {
+        let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(process) = name.strip_prefix(FOLDER_PREFIX) else { continue };
+        let is_own = process == std::process::id().to_string();
+        if is_own || !Path::new("/proc").join(process).exists() {
+            let _ = std::fs::remove_dir_all(&folder); // another test may remove it as well
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a starting server cannot be waited for")]
