@@ -1,127 +1,63 @@
-//! A sweep: the runs of a plan as files in a folder, by any number of processes.
+//! A sweep: the runs of a plan as files of a folder or an object store, by any number of processes.
 //!
-//! `sweep.json` in the folder contains the plan with all its files. The ordered runs are cut into
-//! chunks. A chunk is done when its file `part-INDEX-ID.parquet` exists. A process writes a chunk
-//! under a temporary name, and then links it to the final one. If that exists already, the process
-//! discards its copy. So no coordinator is needed, a crashed process loses or duplicates nothing,
-//! and processes that share the folder share the work.
+//! `sweep.json` contains the plan with all its files. The ordered runs are cut into chunks. A chunk
+//! is done when its file `part-INDEX-ID.parquet` exists and is complete. A process creates that file
+//! in one step, and only if it does not exist; otherwise it discards its copy. So no coordinator is
+//! needed, a crashed process loses or duplicates nothing, and processes that share the storage share
+//! the work. A damaged file counts as missing, and is replaced.
 
+mod compact;
+mod error;
 mod files;
+#[cfg(feature = "objects")]
+mod objects;
+mod rows;
+mod spec;
+mod store;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use towpath_os::batch;
 use towpath_result::Record;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
-use towpath_scenario::{ScenarioErrors, World};
+use towpath_scenario::World;
 
-use crate::plan::{FileLoader, MAX_SEEDS, Plan};
+pub use self::compact::{CompactReport, DEFAULT_ROWS_PER_FILE};
+pub use self::error::SweepError;
+use self::rows::ChunkState;
+pub use self::rows::StoredRows;
+pub use self::spec::SweepSpec;
+use self::store::{ChunkStore, ListedFile};
+pub use self::store::{StorageError, SweepLocation};
+use crate::plan::{MAX_SEEDS, Plan};
 use crate::row::{ENGINE_VERSION, RunRow};
 use crate::runs::{RunGrid, RunSelection, StudyRun, short_hash};
 use crate::table::{self, TableError};
 
 /// Name of the file that specifies a folder's sweep.
 const SPEC_FILE: &str = "sweep.json";
-/// Number of runs of a chunk in the emulated world, where each takes real time.
-const EMU_CHUNK_RUNS: u32 = 1;
-/// Minimum number of runs of a chunk in the simulated world, where each takes milliseconds to
-/// seconds.
-const MIN_SIM_CHUNK_RUNS: u32 = 10;
-/// Approximate number of chunks of a sweep: a process that dies loses one of them.
-const TARGET_CHUNKS: usize = 40;
+/// Number of runs of a chunk after which a process checks if another one has finished it.
+const RUNS_PER_CHECK: usize = 10;
 /// Maximum number of runs of a chunk.
 pub const MAX_CHUNK_RUNS: u32 = 1_000;
 
-/// Reason why a sweep cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The plan has mistakes.
-    #[error("{0}")]
-    Plan(#[from] ScenarioErrors),
-    /// A point of the plan yields an invalid scenario.
-    #[error("{at}: {reason}")]
-    Point {
-        /// Variant and parameters of the point.
-        at: String,
-        /// Mistake in the scenario.
-        reason: String,
-    },
-    /// The selection contains no run.
-    #[error("the plan `{0}` has no run in the world `{1}`")]
-    Nothing(String, World),
-    /// The folder belongs to another sweep.
-    #[error("`{}` holds another sweep", .0.display())]
-    Another(PathBuf),
-    /// The folder was created by a version with possibly different results.
-    #[error("`{}` was begun by {created_by}, this is {ENGINE_VERSION}", folder.display())]
-    Version {
-        /// Path of the folder.
-        folder: PathBuf,
-        /// Version that created the folder.
-        created_by: String,
-    },
-    /// The folder contains no sweep.
-    #[error("`{}` holds no sweep", .0.display())]
-    None(PathBuf),
-    /// A file cannot be read or written.
-    #[error("`{path}`: {why}", path = .0.display(), why = .1)]
-    File(PathBuf, #[source] io::Error),
-    /// A file of the sweep has invalid content.
-    #[error("`{path}` is not a part of a sweep: {why}", path = .0.display(), why = .1)]
-    Table(PathBuf, #[source] TableError),
-}
-
-impl SweepError {
-    /// Returns a hint to the user, if there is any.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Plan(_) | Self::File(..) => return None,
-            Self::Point { .. } => "every point of the grid must be a scenario".to_owned(),
-            Self::Nothing(..) => "choose another one of the plan's `worlds`".to_owned(),
-            Self::Another(_) => {
-                "name another folder with `--out`; the same plan goes on where it stopped"
-                    .to_owned()
-            }
-            Self::Version { .. } => "name another folder with `--out`".to_owned(),
-            Self::None(_) => "`towpath sweep PLAN --out DIR` makes one".to_owned(),
-            Self::Table(..) => "remove it, and do the sweep again".to_owned(),
-        })
-    }
-}
-
-/// Specification of a sweep: everything that determines its rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SweepSpec {
-    engine: String,
-    /// Text of the plan.
-    plan: String,
-    /// Texts of the scenario and its traces, by name.
-    files: BTreeMap<String, String>,
-    world: World,
-    #[serde(alias = "thin")]
-    quick: bool,
-    seeds: Option<u32>,
-    /// Number of runs of a chunk.
-    chunk: u32,
-    /// Key of every run if this spec was just created: each costs parsing a scenario.
-    #[serde(skip)]
-    keys: Vec<String>,
-}
-
-/// A sweep stored in a folder.
+/// A sweep stored in a folder or an object store.
 #[derive(Debug)]
 pub struct Sweep {
-    folder: PathBuf,
+    store: Box<dyn ChunkStore>,
+    /// Folder or address, for messages.
+    place: PathBuf,
     spec: SweepSpec,
     plan: Plan,
-    /// Path of every chunk's file, computed on first use because it depends on its runs' keys.
-    paths: OnceLock<Vec<PathBuf>>,
+    /// Name of every chunk's file, computed on first use because it depends on its runs' keys.
+    names: OnceLock<Vec<String>>,
 }
 
 /// Progress of a sweep.
@@ -135,6 +71,17 @@ pub struct SweepProgress {
     pub chunks_done: usize,
     /// Number of all chunk files.
     pub chunks: usize,
+    /// Mean time from one stored chunk to the next, from the times of their files. Pauses count.
+    /// `None` with fewer than two chunks.
+    pub time_per_chunk: Option<Duration>,
+}
+
+impl SweepProgress {
+    /// Returns the time until the end if the sweep continues as before; `None` if unknown.
+    pub fn time_left(&self) -> Option<Duration> {
+        let chunks_left = u32::try_from(self.chunks.saturating_sub(self.chunks_done)).ok()?;
+        self.time_per_chunk?.checked_mul(chunks_left)
+    }
 }
 
 /// One of several processes that share a sweep. It works on its own chunks first, then on those of
@@ -150,113 +97,74 @@ pub struct Shard {
 /// Executes one run and returns its records, or the reason for its failure.
 pub type RunFn<'a> = &'a (dyn Fn(&StudyRun) -> Result<Vec<Record>, String> + Sync);
 
-impl SweepSpec {
-    /// Creates the specification of a plan's sweep. Its files are read, and every point of the
-    /// grid is checked, before any run starts.
-    pub fn new(
-        (plan_name, plan): (&str, &str),
-        selection: RunSelection,
-        chunk: Option<u32>,
-        load: FileLoader<'_>,
-    ) -> Result<Self, SweepError> {
-        let files = Mutex::new(BTreeMap::new());
-        let recording_load = |name: &str| {
-            let text = load(name)?;
-            if let Ok(mut files) = files.lock() {
-                files.insert(name.to_owned(), text.clone());
-            }
-            Ok(text)
-        };
-        let parsed = Plan::parse(plan_name, plan, &recording_load)?;
-        let runs = parsed.runs(selection, &recording_load);
-        if runs.is_empty() {
-            return Err(SweepError::Nothing(parsed.name.clone(), selection.world));
-        }
-        let keys = check_points(&runs)?;
-        let RunSelection { world, quick, seeds } = selection;
-        let default_chunk = match world {
-            World::Sim => MIN_SIM_CHUNK_RUNS.max((runs.len() / TARGET_CHUNKS) as u32),
-            World::Emu | World::Live => EMU_CHUNK_RUNS,
-        };
-        Ok(Self {
-            engine: ENGINE_VERSION.to_owned(),
-            plan: plan.to_owned(),
-            files: files.into_inner().unwrap_or_default(),
-            world,
-            quick,
-            seeds,
-            chunk: chunk.unwrap_or(default_chunk).clamp(1, MAX_CHUNK_RUNS),
-            keys,
-        })
-    }
-
-    fn load(&self, name: &str) -> io::Result<String> {
-        self.files.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
+/// Result of [`Sweep::work_chunk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkOutcome {
+    /// Runs executed, and their rows stored, by this process.
+    Stored,
+    /// The rows were stored before, or another process was faster.
+    AlreadyStored,
+    /// `progress` stopped the work, and nothing is stored.
+    Stopped,
 }
 
-/// Rejects a grid in which some point yields an invalid scenario. Of random samples one valid one
-/// suffices: the others report the mistake in their rows. Returns the keys of all runs.
-fn check_points(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
-    let draws = runs.plan().random.iter().flat_map(|random| &random.draws);
-    let drawn_names: Vec<_> =
-        draws.map(|draw| draw.name.as_str()).chain([crate::plan::SAMPLE_PARAMETER]).collect();
-    let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
-    let mut keys = Vec::new();
-    for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
-        let mut point_text = format!("variant `{}`", run.row.variant);
-        for (name, value) in &run.row.parameters {
-            if !drawn_names.contains(&name.as_str()) {
-                // Writing to a `String` cannot fail.
-                let _ = write!(point_text, ", {name} `{}`", value.text);
-            }
-        }
-        keys.push(run.row.key);
-        let error = run.scenario.err();
-        let (_, point_error) =
-            points.entry(point_text).or_insert_with(|| (run.index, error.clone()));
-        if error.is_none() {
-            *point_error = None;
-        }
-    }
-    let error = points
-        .into_iter()
-        .filter_map(|(point_text, (index, error))| Some((index, point_text, error?)));
-    let error =
-        error.min_by_key(|(index, ..)| *index).map(|(_, point_text, why)| (point_text, why));
-    error.map_or(Ok(keys), |(point_text, why)| {
-        Err(SweepError::Point { at: point_text, reason: why })
-    })
+/// Result of [`Sweep::work`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkReport {
+    /// Damaged files that were replaced.
+    pub replaced: Vec<PathBuf>,
 }
 
 impl Sweep {
-    /// Opens the sweep of this specification in `folder`: a new one, or the existing one to
-    /// continue.
-    pub fn begin(folder: &Path, mut spec: SweepSpec) -> Result<Self, SweepError> {
-        let file_error = |source| SweepError::File(folder.to_owned(), source);
-        std::fs::create_dir_all(folder).map_err(file_error)?;
-        let path = folder.join(SPEC_FILE);
-        let text = serde_json::to_vec_pretty(&spec).map_err(io::Error::from).map_err(file_error)?;
-        files::publish(folder, SPEC_FILE, &text).map_err(|e| SweepError::File(path, e))?;
-        let mut sweep = Self::open(folder)?;
-        let keys = std::mem::take(&mut spec.keys);
-        // The chunk size does not affect the rows.
-        if (SweepSpec { chunk: sweep.spec.chunk, ..spec }) != sweep.spec {
-            return Err(SweepError::Another(folder.to_owned()));
-        }
-        sweep.spec.keys = keys;
-        Ok(sweep)
+    /// Opens the sweep of this specification: a new one, or the existing one to continue.
+    ///
+    /// An object store is refused if it does not support conditional writes.
+    pub fn begin(location: impl Into<SweepLocation>, spec: SweepSpec) -> Result<Self, SweepError> {
+        let (store, place) = location.into().open()?;
+        Self::begin_in(store, place, spec)
     }
 
-    /// Opens the sweep in `folder`.
-    pub fn open(folder: &Path) -> Result<Self, SweepError> {
-        let path = folder.join(SPEC_FILE);
+    fn begin_in(
+        store: Box<dyn ChunkStore>,
+        place: PathBuf,
+        spec: SweepSpec,
+    ) -> Result<Self, SweepError> {
+        let file_error = |source| SweepError::File(place.clone(), source);
+        store.prepare().map_err(file_error)?;
+        let text = serde_json::to_vec_pretty(&spec).map_err(io::Error::from).map_err(file_error)?;
+        let path = place.join(SPEC_FILE);
+        store.create(SPEC_FILE, &text).map_err(|error| SweepError::File(path, error))?;
+        Self::open_in(store, place)?.with_spec(spec)
+    }
+
+    /// Opens the existing sweep of this specification, and creates nothing.
+    pub fn resume(location: impl Into<SweepLocation>, spec: SweepSpec) -> Result<Self, SweepError> {
+        Self::open(location)?.with_spec(spec)
+    }
+
+    /// Takes the computed keys of a specification. Fails if it is that of another sweep.
+    fn with_spec(mut self, mut spec: SweepSpec) -> Result<Self, SweepError> {
+        let keys = std::mem::take(&mut spec.keys);
+        // The chunk size does not affect the rows.
+        if (SweepSpec { chunk: self.spec.chunk, ..spec }) != self.spec {
+            return Err(SweepError::Another(self.place));
+        }
+        self.spec.keys = keys;
+        Ok(self)
+    }
+
+    /// Opens an existing sweep.
+    pub fn open(location: impl Into<SweepLocation>) -> Result<Self, SweepError> {
+        let (store, place) = location.into().open()?;
+        Self::open_in(store, place)
+    }
+
+    fn open_in(store: Box<dyn ChunkStore>, place: PathBuf) -> Result<Self, SweepError> {
+        let path = place.join(SPEC_FILE);
         let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT);
-        let text = match budget.and_then(|budget| budget.read(&path)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(SweepError::None(folder.to_owned()));
-            }
+        let text = match budget.and_then(|budget| store.read(SPEC_FILE, &budget)) {
+            Ok(Some(content)) => content.bytes,
+            Ok(None) => return Err(SweepError::None(place)),
             Err(error) => return Err(SweepError::File(path, error)),
         };
         let spec: SweepSpec = serde_json::from_slice(&text)
@@ -266,11 +174,10 @@ impl Sweep {
             return Err(SweepError::File(path, io::Error::other(reason)));
         }
         if spec.engine != ENGINE_VERSION {
-            let folder = folder.to_owned();
-            return Err(SweepError::Version { folder, created_by: spec.engine });
+            return Err(SweepError::Version { folder: place, created_by: spec.engine });
         }
         let plan = Plan::parse("plan.toml", &spec.plan, &|name| spec.load(name))?;
-        Ok(Self { folder: folder.to_owned(), spec, plan, paths: OnceLock::new() })
+        Ok(Self { store, place, spec, plan, names: OnceLock::new() })
     }
 
     /// Returns the plan of the sweep.
@@ -301,40 +208,102 @@ impl Sweep {
         action(&self.plan.runs(RunSelection { world, quick, seeds }, &load))
     }
 
+    /// Returns the number of all runs.
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method itself is not general over the lifetime of the grid"
+    )]
+    pub fn run_count(&self) -> usize {
+        self.with_runs(|runs| runs.len())
+    }
+
+    /// Returns the number of chunks, which are numbered from 0.
+    pub fn chunk_count(&self) -> usize {
+        self.chunk_names().len()
+    }
+
+    /// Returns the name of every chunk's file, in order.
+    pub fn chunk_names(&self) -> Vec<String> {
+        self.with_runs(|runs| self.chunks(runs).into_iter().map(|chunk| chunk.name).collect())
+    }
+
     fn chunks(&self, runs: &RunGrid<'_>) -> Vec<RunChunk> {
         let size = self.spec.chunk.max(1) as usize;
         let starts = (0..runs.len()).step_by(size);
         let spans = starts.map(|start| start..(start + size).min(runs.len()));
-        let paths = self.paths.get_or_init(|| {
-            spans.clone().enumerate().map(|(index, span)| self.path(runs, index, span)).collect()
+        let names = self.names.get_or_init(|| {
+            spans.clone().enumerate().map(|(index, span)| self.name(runs, index, span)).collect()
         });
-        let with_path = |((index, runs), path): ((usize, Range<usize>), &PathBuf)| {
-            let path = path.clone();
-            RunChunk { index, runs, path }
+        let with_name = |((index, runs), name): ((usize, Range<usize>), &String)| RunChunk {
+            index,
+            runs,
+            name: name.clone(),
+            is_damaged: false,
         };
-        spans.clone().enumerate().zip(paths).map(with_path).collect()
+        spans.clone().enumerate().zip(names).map(with_name).collect()
     }
 
-    /// Returns the path of a chunk's file.
-    fn path(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> PathBuf {
+    /// Returns the name of a chunk's file.
+    fn name(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> String {
         let stored_keys = self.spec.keys.get(span.clone()).map(<[String]>::to_vec);
         let computed_keys =
             || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
         let keys: Vec<_> = stored_keys.unwrap_or_else(computed_keys);
-        let id = short_hash(keys.join("\n").as_bytes());
-        self.folder.join(format!("part-{index:06}-{}.parquet", id.split_at(16).0))
+        chunk_name(index, &keys)
     }
 
-    /// Returns the progress, from the files in the folder.
+    /// Returns the progress, or none at all if the files cannot be listed.
     pub fn status(&self) -> SweepProgress {
+        self.progress().unwrap_or_else(|_| self.with_listing(&BTreeMap::new()))
+    }
+
+    /// Returns the progress, from one listing of the files. A file that is truncated does not count.
+    pub fn progress(&self) -> Result<SweepProgress, SweepError> {
+        Ok(self.with_listing(&self.list()?))
+    }
+
+    /// Returns the numbers of the chunks that are not stored completely, from one listing.
+    pub fn pending(&self) -> Result<Vec<usize>, SweepError> {
+        let listing = self.list()?;
+        Ok(self.with_runs(|runs| {
+            let mut chunks = self.chunks(runs);
+            chunks.retain(|chunk| self.complete_file(chunk, &listing).is_none());
+            chunks.into_iter().map(|chunk| chunk.index).collect()
+        }))
+    }
+
+    fn list(&self) -> Result<BTreeMap<String, ListedFile>, SweepError> {
+        self.store.list().map_err(|error| SweepError::File(self.place.clone(), error))
+    }
+
+    /// Returns a chunk's file if it seems complete.
+    fn complete_file(
+        &self,
+        chunk: &RunChunk,
+        listing: &BTreeMap<String, ListedFile>,
+    ) -> Option<ListedFile> {
+        let file = *listing.get(&chunk.name)?;
+        self.store.seems_complete(&chunk.name, file, chunk.runs.len()).then_some(file)
+    }
+
+    fn with_listing(&self, listing: &BTreeMap<String, ListedFile>) -> SweepProgress {
         self.with_runs(|runs| {
             let chunks = self.chunks(runs);
-            let done: Vec<_> = chunks.iter().filter(|chunk| chunk.path.exists()).collect();
+            let complete = |chunk: &RunChunk| {
+                let file = self.complete_file(chunk, listing)?;
+                Some((chunk.runs.len(), file.modified))
+            };
+            let done: Vec<_> = chunks.iter().filter_map(complete).collect();
+            let times = || done.iter().filter_map(|(_, modified)| *modified);
+            let span = times().min().zip(times().max());
+            let span = span.and_then(|(first, last)| last.duration_since(first).ok());
+            let intervals = u32::try_from(times().count().saturating_sub(1)).unwrap_or(u32::MAX);
             SweepProgress {
-                done: done.iter().map(|chunk| chunk.runs.len()).sum(),
+                done: done.iter().map(|(runs, _)| runs).sum(),
                 runs: runs.len(),
                 chunks_done: done.len(),
                 chunks: chunks.len(),
+                time_per_chunk: span.and_then(|span| span.checked_div(intervals)),
             }
         })
     }
@@ -347,123 +316,182 @@ impl Sweep {
         threads: usize,
         perform: RunFn<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<(), SweepError> {
+    ) -> Result<WorkReport, SweepError> {
         self.with_runs(|runs| {
-            let mut pending_chunks = shard.order(self.chunks(runs));
-            pending_chunks.retain(|chunk| !chunk.path.exists());
-            let pending_runs = pending_chunks
-                .iter()
-                .enumerate()
-                .flat_map(|(number, chunk)| chunk.runs.clone().map(move |index| (number, index)));
-            let pending_runs: Vec<_> = pending_runs.collect();
-            let mut finished = runs.len() - pending_runs.len();
-            let (mut rows, mut failed) = (Vec::new(), None);
-            let work = |position: usize| {
-                let &(number, index) = pending_runs.get(position)?;
-                // Another process may have finished the whole chunk in the meantime.
-                if pending_chunks.get(number)?.path.exists() {
-                    return None;
+            let pending = shard.order(self.pending_chunks(&self.chunks(runs))?);
+            let pending_runs: usize = pending.iter().map(|chunk| chunk.runs.len()).sum();
+            let mut finished = runs.len() - pending_runs;
+            let mut replaced = Vec::new();
+            self.run_chunks((runs, &pending), threads, perform, &mut |event| match event {
+                ChunkEvent::Run => {
+                    finished += 1;
+                    progress(finished, runs.len())
                 }
-                runs.get(index).map(|run| run.execute(perform))
-            };
-            batch::in_order(pending_runs.len(), threads, work, |position, row| {
-                finished += 1;
-                if !progress(finished, runs.len()) {
-                    return false;
-                }
-                rows.extend(row);
-                let number =
-                    |position: usize| pending_runs.get(position).map(|(number, _)| *number);
-                if let Some(this) = number(position)
-                    && number(position + 1) != Some(this)
-                {
-                    let rows = std::mem::take(&mut rows);
-                    let chunk =
-                        pending_chunks.get(this).filter(|chunk| chunk.runs.len() == rows.len());
-                    if let Some(chunk) = chunk {
-                        failed = self.write_chunk(&chunk.path, &rows).err();
+                ChunkEvent::End { chunk, .. } => {
+                    if chunk.is_damaged {
+                        replaced.push(self.place.join(&chunk.name));
                     }
+                    true
                 }
-                failed.is_none()
-            });
-            failed.map_or(Ok(()), Err)
+            })?;
+            Ok(WorkReport { replaced })
         })
     }
 
-    /// Writes a chunk, unless another process has done so.
-    fn write_chunk(&self, path: &Path, rows: &[RunRow]) -> Result<(), SweepError> {
-        let about = [("towpath.plan", self.plan.name.clone())];
-        let bytes = table::write(rows, &about);
-        let bytes = bytes.map_err(|error| SweepError::Table(path.to_owned(), error))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        files::publish(&self.folder, &name, &bytes)
-            .map_err(|error| SweepError::File(path.to_owned(), error))
-    }
-
-    /// Returns all stored rows, in order.
-    pub fn rows(&self) -> Result<Vec<RunRow>, SweepError> {
-        self.with_runs(|runs| {
-            let mut rows = Vec::new();
-            let budget = || ReadBudget::new(DEFAULT_RESULT_LIMIT);
-            let row_budget =
-                budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
-            for RunChunk { path, runs, .. } in self.chunks(runs) {
-                // A file's bytes leave the budget when its rows have been read.
-                match budget().and_then(|stored| stored.read(&path)) {
-                    Ok(bytes) => rows.extend(
-                        table::read(bytes, runs.len(), &row_budget)
-                            .map_err(|error| SweepError::Table(path, error))?,
-                    ),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(SweepError::File(path, error)),
-                }
-            }
-            Ok(rows)
-        })
-    }
-
-    /// Repeats `count` runs, drawn with `seed` from those with stored rows. Returns the differing
-    /// rows together with the new ones.
-    pub fn verify(
+    /// Executes the runs of one chunk, from 0, and stores their rows unless they are stored.
+    /// `progress` receives the number of finished runs and of the chunk's runs after each run. Its
+    /// return value `false` stops the work.
+    pub fn work_chunk(
         &self,
-        (count, seed): (usize, u64),
+        index: usize,
         threads: usize,
         perform: RunFn<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<Vec<(RunRow, RunRow)>, SweepError> {
-        let stored = self.rows()?;
-        let stored: BTreeMap<_, _> = stored.into_iter().map(|row| (row.key.clone(), row)).collect();
+    ) -> Result<ChunkOutcome, SweepError> {
         self.with_runs(|runs| {
-            let mut candidates: Vec<_> = (0..runs.len())
-                .filter_map(|index| runs.get(index))
-                .filter(|run| stored.contains_key(&run.row.key))
-                .map(|run| (short_hash(format!("{seed} {}", run.row.key).as_bytes()), run.index))
-                .collect();
-            candidates.sort();
-            candidates.truncate(count);
-            let mut differing = Vec::new();
-            let work = |position: usize| {
-                let (_, index) = candidates.get(position)?;
-                Some(runs.get(*index)?.execute(perform))
-            };
-            batch::in_order(candidates.len(), threads, work, |position, row| {
-                let stored_row = row.as_ref().and_then(|row| stored.get(&row.key));
-                if let Some((stored_row, new_row)) = stored_row.zip(row.as_ref())
-                    && stored_row != new_row
-                {
-                    differing.push((stored_row.clone(), new_row.clone()));
+            let chunks = self.chunks(runs);
+            let count = chunks.len();
+            let chunk = chunks.into_iter().nth(index).ok_or(SweepError::Chunk { index, count })?;
+            let total = chunk.runs.len();
+            let pending = self.pending_chunks(&[chunk])?;
+            if pending.is_empty() {
+                return Ok(ChunkOutcome::AlreadyStored);
+            }
+            let (mut finished, mut outcome) = (0, ChunkOutcome::Stopped);
+            self.run_chunks((runs, &pending), threads, perform, &mut |event| match event {
+                ChunkEvent::Run => {
+                    finished += 1;
+                    progress(finished, total)
                 }
-                progress(position + 1, candidates.len())
-            });
-            Ok(differing)
+                ChunkEvent::End { is_ours: true, .. } => {
+                    outcome = ChunkOutcome::Stored;
+                    true
+                }
+                ChunkEvent::End { is_ours: false, .. } => {
+                    outcome = ChunkOutcome::AlreadyStored;
+                    true
+                }
+            })?;
+            Ok(outcome)
         })
+    }
+
+    /// Returns the chunks that are absent or damaged.
+    fn pending_chunks(&self, chunks: &[RunChunk]) -> Result<Vec<RunChunk>, SweepError> {
+        let states = self.inspect_all(chunks, None, |chunk, state| match state {
+            ChunkState::Absent => Some(chunk.clone()),
+            ChunkState::Damaged { .. } => Some(RunChunk { is_damaged: true, ..chunk.clone() }),
+            ChunkState::Complete(_) => None,
+        })?;
+        Ok(states.into_iter().flatten().collect())
+    }
+
+    /// Executes the runs of `pending` chunks and stores each chunk when it is complete.
+    fn run_chunks(
+        &self,
+        (runs, pending): (&RunGrid<'_>, &[RunChunk]),
+        threads: usize,
+        perform: RunFn<'_>,
+        on_event: &mut dyn FnMut(ChunkEvent<'_>) -> bool,
+    ) -> Result<(), SweepError> {
+        let numbered = pending.iter().map(|chunk| (chunk, AtomicBool::new(false)));
+        let chunks: Vec<(&RunChunk, AtomicBool)> = numbered.collect();
+        let positions =
+            chunks.iter().flat_map(|chunk| chunk.0.runs.clone().map(move |index| (chunk, index)));
+        let positions: Vec<_> = positions.collect();
+        let work = |position: usize| {
+            let ((chunk, is_elsewhere), index) = positions.get(position)?;
+            // Another process may have finished the whole chunk in the meantime. If the storage
+            // cannot tell, the runs are executed.
+            let is_check_due = (index - chunk.runs.start).is_multiple_of(RUNS_PER_CHECK);
+            if is_check_due
+                && !chunk.is_damaged
+                && self.store.contains(&chunk.name).is_ok_and(|is| is)
+            {
+                is_elsewhere.store(true, Ordering::Relaxed);
+            }
+            if is_elsewhere.load(Ordering::Relaxed) {
+                return None;
+            }
+            runs.get(*index).map(|run| run.execute(perform))
+        };
+        let (mut rows, mut failed) = (Vec::new(), None);
+        batch::in_order(positions.len(), threads, work, |position, row| {
+            if !on_event(ChunkEvent::Run) {
+                return false;
+            }
+            rows.extend(row);
+            let Some(((chunk, _), index)) = positions.get(position) else { return false };
+            if index + 1 < chunk.runs.end {
+                return true;
+            }
+            let rows = std::mem::take(&mut rows);
+            let stored = if rows.len() == chunk.runs.len() {
+                self.store_chunk(chunk, &rows)
+            } else {
+                Ok(false)
+            };
+            match stored {
+                Ok(is_ours) => on_event(ChunkEvent::End { chunk, is_ours }),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Stores a chunk. Returns false if another process has done so.
+    fn store_chunk(&self, chunk: &RunChunk, rows: &[RunRow]) -> Result<bool, SweepError> {
+        let path = || self.place.join(&chunk.name);
+        let bytes = self.table(rows).map_err(|error| SweepError::Table(path(), error))?;
+        let file_error = |error| SweepError::File(path(), error);
+        if self.store.create(&chunk.name, &bytes).map_err(file_error)? {
+            return Ok(true);
+        }
+        // The existing file is complete, and equal runs have equal rows. This also covers a write
+        // that succeeded although its answer was lost: the file is our own.
+        if !chunk.is_damaged {
+            return Ok(false);
+        }
+        match self.inspect(chunk, &self.row_budget()?)? {
+            ChunkState::Complete(_) => Ok(false),
+            ChunkState::Absent => self.store.create(&chunk.name, &bytes).map_err(file_error),
+            ChunkState::Damaged { version, .. } => {
+                let replace = self.store.replace(&chunk.name, version.as_deref(), &bytes);
+                replace.map_err(file_error)
+            }
+        }
+    }
+
+    /// Returns rows as the bytes of a file.
+    fn table(&self, rows: &[RunRow]) -> Result<Vec<u8>, TableError> {
+        table::write(rows, &[("towpath.plan", self.plan.name.clone())])
+    }
+
+    /// Writes a file that is not part of the sweep next to its rows, such as a page. An existing
+    /// one is replaced.
+    pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), SweepError> {
+        let file_error = |error| SweepError::File(self.place.join(name), error);
+        if self.store.create(name, bytes).map_err(file_error)? {
+            return Ok(());
+        }
+        let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(file_error)?;
+        let current = self.store.read(name, &budget).map_err(file_error)?;
+        if current.as_ref().is_none_or(|current| current.bytes != bytes) {
+            let version = current.and_then(|current| current.version);
+            // If another process replaced it at the same time, its content is as recent.
+            self.store.replace(name, version.as_deref(), bytes).map_err(file_error)?;
+        }
+        Ok(())
     }
 
     /// Removes temporary files of crashed processes, once everything is done.
     pub fn remove_leftovers(&self) {
         let status = self.status();
         if status.chunks == status.chunks_done {
-            files::remove_leftovers(&self.folder);
+            self.store.remove_leftovers();
         }
     }
 }
@@ -479,7 +507,25 @@ pub(crate) fn fuzzed(text: &[u8]) -> Option<Plan> {
 struct RunChunk {
     index: usize,
     runs: Range<usize>,
-    path: PathBuf,
+    /// Name of the file.
+    name: String,
+    /// True if the file exists and is damaged.
+    is_damaged: bool,
+}
+
+/// Returns the name of the file of a chunk with these keys.
+fn chunk_name(index: usize, keys: &[String]) -> String {
+    let id = short_hash(keys.join("\n").as_bytes());
+    format!("part-{index:06}-{}.parquet", id.split_at(16).0)
+}
+
+/// Step of the work on chunks.
+#[derive(Debug)]
+enum ChunkEvent<'a> {
+    /// A run has ended, or another process has done it.
+    Run,
+    /// The rows of a chunk are stored, by this process if `is_ours`.
+    End { chunk: &'a RunChunk, is_ours: bool },
 }
 
 impl Shard {

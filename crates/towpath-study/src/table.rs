@@ -87,9 +87,13 @@ const NUMBER_SUFFIX: &str = " (number)";
 const METRIC_SUFFIX: &str = " (figure)";
 
 /// Content of a column.
-enum ColumnData {
+#[derive(Debug, Clone, PartialEq)]
+pub enum ColumnData {
+    /// Texts, or `None` where absent.
     Texts(Vec<Option<String>>),
+    /// Whole numbers, which are never absent.
     Wholes(Vec<i64>),
+    /// Numbers, or `None` where absent.
     Numbers(Vec<Option<f64>>),
 }
 
@@ -97,7 +101,7 @@ enum ColumnData {
 pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let metrics: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
-    let columns = columns(rows, &parameters, &metrics);
+    let columns = columns_of(rows, &parameters, &metrics);
     let names_json = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
     let mut key_values = vec![
         KeyValue::new("towpath.engine".to_owned(), ENGINE_VERSION.to_owned()),
@@ -127,7 +131,14 @@ pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, Ta
     Ok(bytes)
 }
 
-fn columns(
+/// Returns the columns of a table by name, in the order of the file.
+pub fn columns(rows: &[RunRow]) -> Vec<(String, ColumnData)> {
+    let parameters = rows.iter().flat_map(|row| row.parameters.keys()).collect();
+    let metrics = rows.iter().flat_map(|row| row.metrics.keys()).collect();
+    columns_of(rows, &parameters, &metrics)
+}
+
+fn columns_of(
     rows: &[RunRow],
     parameters: &BTreeSet<&String>,
     metrics: &BTreeSet<&String>,
@@ -378,7 +389,7 @@ fn row(
 pub fn csv(rows: &[RunRow]) -> String {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let metrics: BTreeSet<_> = rows.iter().flat_map(|row| row.metrics.keys()).collect();
-    let columns = columns(rows, &parameters, &metrics);
+    let columns = columns_of(rows, &parameters, &metrics);
     let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
     let mut out = names.join(",") + "\n";
     for index in 0..rows.len() {

@@ -1,20 +1,27 @@
 //! `towpath sweep`: many runs of a plan, stored as Parquet.
 
+mod jobs;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use towpath_os::interrupt;
 use towpath_result::Warning;
+use towpath_result::format;
 use towpath_result::input;
 use towpath_scenario::World;
 use towpath_scenario::document::nearest;
 use towpath_study::plan::{EXAMPLE, Plan};
 use towpath_study::row::RunRow;
 use towpath_study::runs::RunSelection;
-use towpath_study::sweep::{MAX_CHUNK_RUNS, Shard, Sweep, SweepSpec};
+use towpath_study::sweep::{
+    CompactReport, DEFAULT_ROWS_PER_FILE, MAX_CHUNK_RUNS, Shard, StoredRows, Sweep, SweepLocation,
+    SweepProgress, SweepSpec,
+};
 use towpath_study::{summary, table};
 
 use crate::error::CliError;
@@ -24,13 +31,15 @@ use crate::study_runner::StudyRunner;
 use crate::ui::Ui;
 use crate::upload::{UploadArguments, Uploader};
 
+use jobs::{CheckedSweep, JobArguments};
+
 /// File name of the summary page, in the folder of the rows.
 const PAGE_FILE: &str = "sweep.html";
 
 /// Run every point of a plan with every seed, on all processors, and store the metrics
 ///
 /// The same command resumes an interrupted sweep. Several processes, also on several computers, can
-/// share the folder.
+/// share the folder or a part of an S3-compatible object store.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SweepArguments {
@@ -39,7 +48,7 @@ pub(crate) struct SweepArguments {
     /// Plan, such as `plan.toml`; `towpath schema plan-keys` prints its keys
     #[arg(required = true)]
     plan: Option<PathBuf>,
-    /// Folder for the rows [default: towpath-sweeps/PLAN-WORLD]
+    /// Folder for the rows, or `s3://BUCKET/PREFIX` [default: towpath-sweeps/PLAN-WORLD]
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// World: sim (virtual time, towpath's stack) or emu (real kernels) [default: the plan's first]
@@ -60,6 +69,8 @@ pub(crate) struct SweepArguments {
     /// Number of runs per file [default: a fortieth of all, from 10 to 1000; 1 for emulated runs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK_RUNS)))]
     chunk: Option<u32>,
+    #[command(flatten)]
+    script: JobArguments,
     #[command(flatten)]
     shown: TableArguments,
     #[command(flatten)]
@@ -85,17 +96,17 @@ enum SweepAction {
     Example,
     /// Print the progress of a sweep, and its rows so far
     Status {
-        /// Folder of the sweep
+        /// Folder of the sweep, or `s3://BUCKET/PREFIX`
         folder: PathBuf,
         #[command(flatten)]
         shown: TableArguments,
     },
     /// Repeat some runs, and check that their rows are the same
     Verify {
-        /// Folder of the sweep
+        /// Folder of the sweep, or `s3://BUCKET/PREFIX`
         folder: PathBuf,
         /// Number of runs, drawn at random
-        #[arg(long, value_name = "N", default_value_t = 10)]
+        #[arg(long, visible_alias = "sample", value_name = "N", default_value_t = 10)]
         runs: usize,
         /// Seed of the draw
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -103,6 +114,14 @@ enum SweepAction {
         /// Runs at once [default: the number of processors]
         #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
         jobs: Option<u32>,
+    },
+    /// Write all rows of a finished sweep into few Parquet files, rows-000000.parquet and so on
+    Compact {
+        /// Folder of the sweep, or `s3://BUCKET/PREFIX`
+        folder: PathBuf,
+        /// Maximum number of rows in a file
+        #[arg(long, value_name = "N", default_value_t = DEFAULT_ROWS_PER_FILE, value_parser = clap::value_parser!(u32).range(1..))]
+        rows_per_file: u32,
     },
 }
 
@@ -124,6 +143,9 @@ pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode,
         (Some(SweepAction::Verify { folder, runs, seed, jobs }), _) => {
             verify(folder, (*runs, *seed), *jobs, ui)
         }
+        (Some(SweepAction::Compact { folder, rows_per_file }), _) => {
+            compact(folder, *rows_per_file as usize, ui)
+        }
         (None, Some(plan)) => run(arguments, plan, ui),
         // Unreachable: without an action, clap requires the plan.
         (None, None) => Ok(ExitCode::from(2)),
@@ -141,14 +163,22 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let selection = RunSelection { world, quick: arguments.quick, seeds: arguments.seeds };
     let spec = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| default_folder(&plan.name, selection));
-    // The sweep creates its own files without following links; this checks the folder's path.
-    files::folder(&folder)?;
-    let sweep = Sweep::begin(&folder, spec)?;
+    if let Some(system) = arguments.script.print {
+        let (text, folder, plan) = (text.as_str(), folder.as_path(), plan.name.as_str());
+        let checked = CheckedSweep { path, text, plan, spec: &spec, selection, folder };
+        return jobs::print(system, arguments, checked, ui);
+    }
+    let location = SweepLocation::parse(&folder);
+    if let SweepLocation::Folder(folder) = &location {
+        // The sweep creates its own files without following links; this checks the folder's path.
+        files::folder(folder)?;
+    }
+    let sweep = Sweep::begin(location, spec)?;
     interrupt::catch();
     let runner = StudyRunner::new(sweep.traces()).with_uploader(uploader.as_ref(), &plan.name);
     let threads = StudyRunner::threads(world, arguments.jobs);
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
-    sweep.work(shard, threads, &|run| runner.execute(run), &mut |done, total| {
+    let report = sweep.work(shard, threads, &|run| runner.execute(run), &mut |done, total| {
         if runner.is_stopped() {
             return false;
         }
@@ -156,13 +186,20 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
         true
     })?;
     sweep.remove_leftovers();
-    let all_done = print_rows(&sweep, &arguments.shown, ui)?;
-    let page = write_page(&sweep, &folder, &arguments.shown.metrics)?;
+    for path in &report.replaced {
+        let text = format!("`{}` was damaged, and its runs were repeated", path.display());
+        ui.warn(&Warning { text, hint: None });
+    }
+    let stored = sweep.read()?;
+    let all_done = print_rows(&sweep, &stored, &arguments.shown, ui)?;
+    // One failed run must not fail every worker. `status` reports it.
+    let is_worker_done = arguments.shard.is_some() && stored.rows.len() == sweep.run_count();
+    let page = write_page(&sweep, &stored.rows, &folder, &arguments.shown.metrics)?;
     ui.progress(&format!("rows: {}", folder.display()));
     ui.progress(&format!("page: {}", page.display()));
     runner.send_queued(ui);
     if runner.is_stopped() && !all_done {
-        let status = sweep.status();
+        let status = sweep.progress()?;
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
     }
     Ok(if interrupt::is_interrupted() {
@@ -174,7 +211,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     } else if runner.has_failed() {
         ExitCode::from(2)
     } else {
-        ExitCode::from(u8::from(!all_done))
+        ExitCode::from(u8::from(!all_done && !is_worker_done))
     })
 }
 
@@ -201,21 +238,31 @@ fn default_folder(plan: &str, RunSelection { world, quick, seeds }: RunSelection
 }
 
 /// Prints the stored rows. Returns true if all runs are done and none failed.
-fn print_rows(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliError> {
-    let rows = sweep.rows()?;
+fn print_rows(
+    sweep: &Sweep,
+    StoredRows { rows, damaged }: &StoredRows,
+    shown: &TableArguments,
+    ui: &mut Ui,
+) -> Result<bool, CliError> {
     if let Some(path) = &shown.csv {
-        files::write_named(path, table::csv(&rows).as_bytes())?;
+        files::write_named(path, table::csv(rows).as_bytes())?;
     }
     if shown.json {
-        for row in &rows {
+        for row in rows {
             let line = serde_json::to_string(row).map_err(|e| CliError::Internal(e.to_string()))?;
             writeln!(ui.out, "{line}")?;
         }
     } else {
-        ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.metrics).as_bytes())?;
+        ui.out.write_all(summary::table(rows, sweep.plan(), &shown.metrics).as_bytes())?;
     }
     ui.out.flush()?;
-    warn_missing_metrics(&rows, &shown.metrics, ui);
+    for path in damaged {
+        ui.warn(&Warning {
+            text: format!("`{}` is damaged, and its runs count as missing", path.display()),
+            hint: Some("repeat `towpath sweep PLAN` with the same `--out`".to_owned()),
+        });
+    }
+    warn_missing_metrics(rows, &shown.metrics, ui);
     let failed_runs: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
     if let [first_failed, ..] = failed_runs.as_slice() {
         let reason = first_failed.error.as_deref().unwrap_or_default();
@@ -230,35 +277,92 @@ fn print_rows(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool
             hint: Some("`--json` prints the `error` of each".to_owned()),
         });
     }
-    let status = sweep.status();
-    Ok(failed_runs.is_empty() && status.done == status.runs)
+    Ok(failed_runs.is_empty() && rows.len() == sweep.run_count())
 }
 
-/// Writes the summary page into the folder of the rows.
-fn write_page(sweep: &Sweep, folder: &Path, metrics: &[String]) -> Result<PathBuf, CliError> {
-    let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), metrics);
-    files::write_in(&files::folder(folder)?, PAGE_FILE, page.as_bytes())
+/// Writes the summary page next to the rows.
+fn write_page(
+    sweep: &Sweep,
+    rows: &[RunRow],
+    place: &Path,
+    metrics: &[String],
+) -> Result<PathBuf, CliError> {
+    let page = summary::page(rows, sweep.plan(), sweep.world(), metrics);
+    match SweepLocation::parse(place) {
+        SweepLocation::Folder(folder) => {
+            files::write_in(&files::folder(&folder)?, PAGE_FILE, page.as_bytes())
+        }
+        SweepLocation::Objects(_) => {
+            sweep.write_file(PAGE_FILE, page.as_bytes())?;
+            Ok(place.join(PAGE_FILE))
+        }
+    }
 }
 
 fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let sweep = Sweep::open(folder)?;
-    let all_done = print_rows(&sweep, shown, ui)?;
+    let sweep = Sweep::open(SweepLocation::parse(folder))?;
+    let stored = sweep.read()?;
+    let all_done = print_rows(&sweep, &stored, shown, ui)?;
     // A user with read access only still gets the progress of the sweep.
-    let page = write_page(&sweep, folder, &shown.metrics).ok();
-    let status = sweep.status();
+    let page = write_page(&sweep, &stored.rows, folder, &shown.metrics).ok();
+    let listed = sweep.progress()?;
+    // A listing does not show every damage.
+    let progress = SweepProgress {
+        done: listed.done.min(stored.rows.len()),
+        chunks_done: listed.chunks_done.min(listed.chunks - stored.damaged.len()),
+        ..listed
+    };
     let plan = &sweep.plan().name;
     ui.progress(&format!(
         "{plan} in {}: {} of {} runs are done, in {} of {} files",
         sweep.world(),
-        status.done,
-        status.runs,
-        status.chunks_done,
-        status.chunks
+        progress.done,
+        progress.runs,
+        progress.chunks_done,
+        progress.chunks
     ));
+    if let Some(estimate) = describe_estimate(&progress) {
+        ui.progress(&estimate);
+    }
     if let Some(page) = page {
         ui.progress(&format!("page: {}", page.display()));
     }
     Ok(ExitCode::from(u8::from(!all_done)))
+}
+
+/// Describes the remaining time of a sweep. `None` if nothing remains, or if the files say nothing.
+fn describe_estimate(progress: &SweepProgress) -> Option<String> {
+    let runs_left = progress.runs.checked_sub(progress.done).filter(|left| *left > 0)?;
+    let time_left = progress.time_left().filter(|left| *left > Duration::ZERO)?;
+    Some(format!(
+        "estimate: {} for the remaining {}, at {} per file as before",
+        describe_long(time_left),
+        format::count(runs_left as u64, "run"),
+        describe_long(progress.time_per_chunk?)
+    ))
+}
+
+/// Describes a time that may be hours.
+fn describe_long(span: Duration) -> String {
+    match span.as_secs() / 60 {
+        0..=1 => format::time(span),
+        minutes @ 2..=119 => format!("{minutes} min"),
+        minutes => format!("{} h", minutes / 60),
+    }
+}
+
+fn compact(folder: &Path, rows_per_file: usize, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let sweep = Sweep::open(SweepLocation::parse(folder))?;
+    let CompactReport { files, rows } = sweep.compact(rows_per_file)?;
+    for path in &files {
+        writeln!(ui.out, "{}", path.display())?;
+    }
+    ui.progress(&format!(
+        "{} in {}",
+        format::count(rows as u64, "row"),
+        format::count(files.len() as u64, "file")
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn verify(
@@ -267,7 +371,7 @@ fn verify(
     jobs: Option<u32>,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    let sweep = Sweep::open(folder)?;
+    let sweep = Sweep::open(SweepLocation::parse(folder))?;
     if sweep.world() != World::Sim {
         return Err(CliError::Unavailable {
             what: "emulated runs vary, so their rows cannot be repeated exactly".to_owned(),

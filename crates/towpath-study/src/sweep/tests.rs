@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use towpath_result::{MultipathUse, PathStats, Summary};
@@ -164,8 +165,221 @@ fn verifying_finds_a_row_that_is_not_reproduced() {
 
 #[test]
 fn a_shard_runs_its_own_part_and_then_helps_from_the_end() {
-    let chunks = (0..7).map(|index| RunChunk { index, runs: 0..1, path: PathBuf::new() }).collect();
+    let chunks = (0..7)
+        .map(|index| RunChunk { index, runs: 0..1, name: String::new(), is_damaged: false })
+        .collect();
     let order = Shard { number: 2, of: 3 }.order(chunks);
     let order: Vec<_> = order.iter().map(|chunk| chunk.index).collect();
     assert_eq!(order, [1, 4, 6, 5, 3, 2, 0]);
+}
+
+/// A store that overwrites whatever the request says, as servers without conditional writes do.
+#[derive(Debug, Default)]
+struct OverwritingStore(std::sync::Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl ChunkStore for OverwritingStore {
+    fn prepare(&self) -> io::Result<()> {
+        store::probe(self, 1)
+    }
+
+    fn read(&self, name: &str, _: &ReadBudget) -> io::Result<Option<store::FileContent>> {
+        let bytes = self.0.lock().unwrap().get(name).cloned();
+        Ok(bytes.map(|bytes| store::FileContent { bytes, version: None }))
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        self.0.lock().unwrap().insert(name.to_owned(), bytes.to_vec());
+        Ok(true)
+    }
+
+    fn replace(&self, name: &str, _: Option<&str>, bytes: &[u8]) -> io::Result<bool> {
+        self.create(name, bytes)
+    }
+
+    fn contains(&self, name: &str) -> io::Result<bool> {
+        Ok(self.0.lock().unwrap().contains_key(name))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.lock().unwrap().remove(name);
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<BTreeMap<String, ListedFile>> {
+        Ok(BTreeMap::new())
+    }
+
+    fn seems_complete(&self, _: &str, _: ListedFile, _: usize) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_store_that_ignores_conditions_is_refused_before_anything_is_stored() {
+    let store = Box::new(OverwritingStore::default());
+    let refused = Sweep::begin_in(store, "s3://lab/a".into(), sweep_spec()).unwrap_err();
+    assert!(refused.to_string().contains("ignores conditional writes"), "{refused}");
+    assert!(refused.hint().unwrap().contains("`If-None-Match: *`"));
+    let folder = TestDir::new("sweep-probe");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    store::probe(&files::FolderStore::new(&folder.0), 1).unwrap();
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "the probe is removed");
+}
+
+/// Executes a test with a sweep in a folder, and with one in an object store if the build has them.
+fn with_each_store(name: &str, test: impl Fn(&Sweep)) {
+    let folder = TestDir::new(name);
+    test(&Sweep::begin(&folder.0, sweep_spec()).unwrap());
+    #[cfg(feature = "objects")]
+    test(&Sweep::begin_in(objects::in_memory(), "s3://lab/a".into(), sweep_spec()).unwrap());
+}
+
+/// Returns the content of every chunk's file.
+fn chunk_files(sweep: &Sweep) -> Vec<Option<Vec<u8>>> {
+    let read = |name: &String| sweep.store.read(name, &ReadBudget::of(1_000_000)).unwrap();
+    let names = sweep.chunk_names();
+    names.iter().map(|name| read(name).map(|content| content.bytes)).collect()
+}
+
+#[test]
+fn each_chunk_is_executed_alone_and_stored_once() {
+    with_each_store("sweep-chunks", |sweep| {
+        assert_eq!(sweep.chunk_count(), 4);
+        let mut seen = Vec::new();
+        let mut note = |finished, total| {
+            seen.push((finished, total));
+            true
+        };
+        let outcome = sweep.work_chunk(3, 2, &instant_run, &mut note).unwrap();
+        assert_eq!(outcome, ChunkOutcome::Stored);
+        assert_eq!(seen, [(1, 3), (2, 3), (3, 3)]);
+        let again = sweep.work_chunk(3, 2, &instant_run, &mut keep_going).unwrap();
+        assert_eq!(again, ChunkOutcome::AlreadyStored);
+        let stopped = sweep.work_chunk(0, 1, &instant_run, &mut |_, _| false).unwrap();
+        assert_eq!(stopped, ChunkOutcome::Stopped);
+        let progress = sweep.progress().unwrap();
+        assert_eq!((progress.done, progress.chunks_done), (3, 1));
+        let refused = sweep.work_chunk(4, 1, &instant_run, &mut keep_going).unwrap_err();
+        assert_eq!(refused.to_string(), "there is no chunk 4, the sweep has 4 from 0");
+        sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+        assert_eq!(sweep.rows().unwrap().len(), 15);
+    });
+}
+
+#[test]
+fn threads_that_create_the_same_chunks_lose_and_double_nothing() {
+    with_each_store("sweep-threads", |sweep| {
+        let stored = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for index in 0..sweep.chunk_count() {
+                        let outcome = sweep.work_chunk(index, 2, &instant_run, &mut keep_going);
+                        match outcome.unwrap() {
+                            ChunkOutcome::Stored => stored.fetch_add(1, Ordering::Relaxed),
+                            ChunkOutcome::AlreadyStored => 0,
+                            ChunkOutcome::Stopped => panic!("no run stops the work"),
+                        };
+                    }
+                });
+            }
+        });
+        assert_eq!(stored.load(Ordering::Relaxed), 4, "each chunk has one winner");
+        let keys: Vec<_> = sweep.rows().unwrap().into_iter().map(|row| row.key).collect();
+        assert_eq!(keys, sweep_spec().keys);
+    });
+}
+
+#[test]
+fn a_damaged_chunk_counts_as_missing_until_it_is_replaced() {
+    with_each_store("sweep-damaged", |sweep| {
+        sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+        let undisturbed = chunk_files(sweep);
+        let names = sweep.chunk_names();
+        let other = undisturbed[0].clone().unwrap();
+        let half = other[..other.len() / 2].to_vec();
+        // The last is complete, but has the rows of another chunk with as many runs.
+        for (name, bytes) in [(&names[0], half), (&names[1], Vec::new()), (&names[2], other)] {
+            sweep.store.remove(name).unwrap();
+            assert!(sweep.store.create(name, &bytes).unwrap());
+        }
+        let stored = sweep.read().unwrap();
+        let damaged: Vec<_> = names[..3].iter().map(|name| sweep.place.join(name)).collect();
+        assert_eq!((stored.rows.len(), &stored.damaged), (3, &damaged));
+        let refused = sweep.rows().unwrap_err();
+        assert!(refused.to_string().contains(&names[0]), "{refused}");
+        assert!(sweep.progress().unwrap().chunks_done < 4);
+        let report = sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+        assert_eq!(report.replaced, damaged);
+        assert_eq!(chunk_files(sweep), undisturbed);
+        assert!(sweep.read().unwrap().damaged.is_empty());
+        let report = sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+        assert_eq!(report, WorkReport::default());
+    });
+}
+
+#[test]
+fn a_truncated_file_is_found_from_its_end_alone() {
+    let folder = TestDir::new("sweep-truncated");
+    let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
+    sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+    let path = folder.0.join(&sweep.chunk_names()[1]);
+    let complete = std::fs::read(&path).unwrap();
+    for length in [0, 3, 11, complete.len() / 2, complete.len() - 1] {
+        std::fs::write(&path, &complete[..length]).unwrap();
+        assert_eq!(sweep.progress().unwrap().chunks_done, 3, "{length} bytes");
+    }
+    std::fs::write(&path, &complete).unwrap();
+    assert_eq!(sweep.progress().unwrap().chunks_done, 4);
+}
+
+#[test]
+fn compact_files_have_all_rows_in_order_and_replace_earlier_ones() {
+    with_each_store("sweep-compact", |sweep| {
+        sweep.work_chunk(0, 1, &instant_run, &mut keep_going).unwrap();
+        let refused = sweep.compact(10).unwrap_err();
+        assert_eq!(refused.to_string(), "4 of 15 runs are done");
+        sweep.work(Shard::WHOLE, 2, &instant_run, &mut keep_going).unwrap();
+        let rows = sweep.rows().unwrap();
+        for (rows_per_file, files) in [(4, 4), (100, 1), (6, 3), (6, 3)] {
+            let report = sweep.compact(rows_per_file).unwrap();
+            assert_eq!((report.rows, report.files.len()), (15, files));
+            let listed = sweep.list().unwrap();
+            let compact: Vec<_> = listed.keys().filter(|name| name.starts_with("rows-")).collect();
+            assert_eq!(compact.len(), files);
+            let mut all = Vec::new();
+            for name in compact {
+                let content = sweep.store.read(name, &ReadBudget::of(1_000_000)).unwrap().unwrap();
+                let file = table::read(content.bytes, 15, &ReadBudget::of(10_000_000)).unwrap();
+                assert!(file.len() <= rows_per_file);
+                all.extend(file);
+            }
+            assert_eq!(all, rows);
+        }
+        assert_eq!(sweep.progress().unwrap().done, 15, "the parts are still there");
+    });
+}
+
+#[test]
+fn the_estimate_is_the_mean_time_between_files() {
+    let progress = SweepProgress {
+        done: 8,
+        runs: 15,
+        chunks_done: 2,
+        chunks: 4,
+        time_per_chunk: Some(Duration::from_secs(3)),
+    };
+    assert_eq!(progress.time_left(), Some(Duration::from_secs(6)));
+    assert_eq!(SweepProgress { time_per_chunk: None, ..progress }.time_left(), None);
+    let folder = TestDir::new("sweep-estimate");
+    let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
+    let second = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+    for (index, expected) in [(0, None), (1, Some(10)), (2, Some(20))] {
+        sweep.work_chunk(index, 1, &instant_run, &mut keep_going).unwrap();
+        let path = folder.0.join(&sweep.chunk_names()[index]);
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(second(1_000 + [0, 10, 40][index])).unwrap();
+        let time = sweep.progress().unwrap().time_per_chunk;
+        assert_eq!(time, expected.map(Duration::from_secs));
+    }
 }

@@ -49,6 +49,9 @@ mod sequence;
 mod setup;
 mod simulated;
 mod sweep;
+mod sweep_jobs;
+#[cfg(feature = "objects")]
+mod sweep_store;
 mod timeline;
 mod trace;
 mod transcript;
