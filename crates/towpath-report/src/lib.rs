@@ -29,7 +29,8 @@ mod text;
 pub use account::account_table;
 pub use comparison::Comparison;
 pub use export::{
-    Column, ColumnKind, ParquetTable, ParquetWriter, ResultTable, TableError, columns_of, csv,
+    CellValue, Column, ColumnKind, ParquetTable, ParquetWriter, ResultTable, TableError,
+    columns_of, csv,
 };
 pub use html::{html, html_in, site_page, unfinished_run};
 pub use live::{LiveInterval, LiveSender, LiveSubflow, live_header, live_lines};

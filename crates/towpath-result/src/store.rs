@@ -13,7 +13,7 @@ use crate::{Meta, Record, SCHEMA_VERSION, Summary};
 
 pub use cardinality::CardinalityError;
 pub use cardinality::{CardinalityLimiter, MAX_SUBFLOWS};
-pub use stored_run::StoredRun;
+pub use stored_run::{StoredRun, result_files};
 
 /// Minimum cost of a line in bytes: about the memory of its record.
 pub const MIN_LINE_BYTES: u64 = 256;
@@ -23,6 +23,9 @@ const FIELD_BYTES: u64 = 32;
 /// Reason why a result could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// The file cannot be opened, or is not compressed as its name says.
+    #[error("{0}")]
+    Open(#[source] io::Error),
     /// The source returned an I/O error.
     #[error("cannot read the result: {0}")]
     Io(#[from] io::Error),

@@ -322,6 +322,9 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// All transports.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Mptcp, Self::Quic, Self::Mpquic];
+
     /// Returns true for QUIC, with one path or several.
     pub fn is_quic(self) -> bool {
         match self {

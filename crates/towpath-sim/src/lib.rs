@@ -7,7 +7,7 @@
 //!
 //! Reading order:
 //!
-//! 1. [`run`]: one run from beginning to end;
+//! 1. [`check`] and [`run`]: one run from beginning to end;
 //! 2. `simulation`: the event loop and the order of simultaneous events;
 //! 3. `host` and `network`: the layers between the applications and the links;
 //! 4. `traffic`: the applications;
@@ -31,10 +31,12 @@ mod run;
 mod simulation;
 mod socket;
 mod summary;
+mod support;
 mod test_pattern;
 mod traffic;
 mod udp;
 
 pub use error::SimError;
 pub use pcap::{CAPTURE_EPOCH, CaptureOutputs};
-pub use run::{SimJob, SimReport, known_names, known_quic_names, run, run_captured};
+pub use run::{SimJob, SimReport, run, run_captured};
+pub use support::{Unsupported, check, known_names, known_quic_names};

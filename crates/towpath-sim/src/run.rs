@@ -4,8 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_mptcp::path_manager;
-use towpath_multipath::{congestion, scheduler};
 use towpath_net::Instant;
 use towpath_result::{Meta, Record};
 use towpath_scenario::network::end_of;
@@ -36,22 +34,6 @@ pub struct SimReport {
     pub virtual_time: Duration,
     /// Packets that were delivered to a host.
     pub packets: u64,
-}
-
-/// Returns the names of schedulers, path managers and congestion controls, in this order.
-pub fn known_names() -> [Vec<&'static str>; 3] {
-    [
-        scheduler::ALL.iter().map(|entry| entry.name).collect(),
-        path_manager::ALL.iter().map(|entry| entry.name).collect(),
-        congestion::ALL.iter().map(|entry| entry.name).collect(),
-    ]
-}
-
-/// Returns the names of QUIC congestion controls that are deterministic, so that a scenario may
-/// use them.
-pub fn known_quic_names() -> Vec<&'static str> {
-    let names = towpath_quic::congestion::names().map(|(name, _)| name);
-    names.filter(|name| towpath_quic::congestion::is_deterministic(name)).collect()
 }
 
 /// Runs `job` and passes every record to `write`.

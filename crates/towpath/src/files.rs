@@ -3,16 +3,13 @@
 //! Safe file access itself is in [`towpath_os::files`].
 
 use std::fs::{self, File};
-use std::io::{BufReader, Seek as _, Write as _};
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_os::files::{Dir, OutputFile, ReadAccess, user_id};
-use towpath_result::frames::FrameReader;
-use towpath_result::input;
 use towpath_result::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
-use towpath_result::store::StoredRun;
-use towpath_result::store::read_run_within;
+use towpath_result::store::{StoreError, StoredRun, result_files};
 
 use crate::error::CliError;
 
@@ -159,16 +156,14 @@ fn read(
     input_budget: &ReadBudget,
     memory_budget: &ReadBudget,
 ) -> Result<StoredRun, CliError> {
-    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let file = BufReader::new(input_budget.reader(input::open(path).map_err(unreadable)?));
-    let run = if path.extension().is_some_and(|ending| ending == "zst") {
-        read_run_within(BufReader::new(FrameReader::new(file).map_err(unreadable)?), memory_budget)
-    } else {
-        read_run_within(file, memory_budget)
-    };
-    let run = run.map_err(|source| CliError::Result { path: path.to_owned(), source })?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    Ok(StoredRun::new(run, name))
+    StoredRun::read(path, input_budget, memory_budget).map_err(|error| {
+        let path = path.to_owned();
+        if let StoreError::Open(source) = error {
+            CliError::Read { path, source }
+        } else {
+            CliError::Result { path, source: error }
+        }
+    })
 }
 
 /// Returns the result files in `path`: itself, or those in the folder, sorted by name.
@@ -176,63 +171,7 @@ pub(crate) fn results_in(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(path).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?.path();
-        if is_result(&entry) {
-            paths.push(entry);
-        }
-    }
-    paths.sort();
+    let paths = result_files(path);
+    let paths = paths.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
     if paths.is_empty() { Err(CliError::NoResult { path: path.to_owned() }) } else { Ok(paths) }
-}
-
-fn is_result(path: &Path) -> bool {
-    let extension = |path: &Path| path.extension().map(ToOwned::to_owned);
-    let last_extension = extension(path);
-    let inner_extension = path.file_stem().and_then(|stem| extension(Path::new(stem)));
-    let is_named = |extension: &Option<std::ffi::OsString>, name: &str| {
-        extension.as_ref().is_some_and(|extension| extension == name)
-    };
-    is_named(&last_extension, "jsonl")
-        || (is_named(&last_extension, "zst") && is_named(&inner_extension, "jsonl"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_finished_result_is_compressed_and_reads_back() {
-        let folder = std::env::temp_dir().join(format!("towpath-files-{}", std::process::id()));
-        let folder = ResultFolder::create(Some(&folder), "x").unwrap();
-        let text = include_str!("../../towpath-result/tests/fixtures/result-v1.jsonl");
-        let mut file = folder.begin("tcp-1").unwrap();
-        for line in text.split_inclusive('\n') {
-            file.add(line).unwrap();
-        }
-        let packed = file.finish().unwrap();
-        let found = results_in(&folder.path).unwrap();
-        assert_eq!(found, [packed]);
-        let [run] = &read_all(&found).unwrap()[..] else { panic!() };
-        assert!(run.summary.is_some());
-        assert_eq!(run.file.as_deref(), Some("tcp-1.jsonl.zst"));
-        fs::remove_dir_all(&folder.path).unwrap();
-    }
-
-    /// The fuzz target decompresses just as `read` does.
-    #[test]
-    fn untrusted_compressed_results_do_no_harm() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/result");
-        let mut inputs = 0;
-        for entry in fs::read_dir(corpus).unwrap() {
-            let bytes = fs::read(entry.unwrap().path()).unwrap();
-            if let Ok(frames) = FrameReader::new(&bytes[..]) {
-                towpath_report::fuzzing::result(BufReader::new(frames));
-                inputs += 1;
-            }
-        }
-        assert!(inputs > 0);
-    }
 }

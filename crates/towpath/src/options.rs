@@ -77,13 +77,8 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn transport(text: &str) -> Result<Transport, String> {
-    match text.trim() {
-        "tcp" => Ok(Transport::Tcp),
-        "mptcp" => Ok(Transport::Mptcp),
-        "quic" => Ok(Transport::Quic),
-        "mpquic" => Ok(Transport::Mpquic),
-        _ => Err("expected tcp, mptcp, quic or mpquic".to_owned()),
-    }
+    let known = Transport::ALL.into_iter().find(|known| known.to_string() == text.trim());
+    known.ok_or_else(|| "expected tcp, mptcp, quic or mpquic".to_owned())
 }
 
 pub(crate) fn world(text: &str) -> Result<World, String> {

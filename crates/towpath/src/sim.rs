@@ -13,8 +13,8 @@ use towpath_result::Record;
 use towpath_result::format;
 use towpath_result::store::StoredRun;
 use towpath_result::store::write_record;
-use towpath_scenario::{Host, Pattern, Scenario, Transport};
-use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
+use towpath_scenario::{Host, Scenario, Transport};
+use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, Unsupported};
 use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
@@ -44,43 +44,14 @@ pub(crate) fn check(
             hint: "omit it, or use `--world emu`".to_owned(),
         });
     }
-    let runs_command = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
-    if let Some(flow_index) = scenario.flows.iter().position(|flow| runs_command(&flow.pattern)) {
-        return Err(CliError::Unavailable {
-            what: format!("flow {flow_index} runs a command, which needs real hosts"),
-            hint: "use `--world emu`, or give the flow a `pattern`".to_owned(),
-        });
-    }
-    let [schedulers, managers, controls] = known_names();
-    for host in &scenario.hosts {
-        let scheduler = host.stack.scheduler.as_deref();
-        check_name(host, "scheduler", scheduler, &schedulers)?;
-        check_name(host, "path manager", host.stack.path_manager.as_deref(), &managers)?;
-        let control = scenario.congestion_control_of(host);
-        check_name(host, "congestion control", Some(control), &controls)?;
-    }
-    let is_quic = |transport| matches!(transport, Transport::Quic | Transport::Mpquic);
-    if transports.iter().copied().any(is_quic) {
-        let known_controls = known_quic_names();
-        for host in &scenario.hosts {
-            let control = host.stack.quic_congestion_control.as_deref();
-            check_name(host, "deterministic congestion control of QUIC", control, &known_controls)?;
-        }
-    }
-    Ok(())
-}
-
-fn check_name(
-    host: &Host,
-    noun: &str,
-    name: Option<&str>,
-    known_names: &[&str],
-) -> Result<(), CliError> {
-    let Some(name) = name.filter(|name| !known_names.contains(name)) else { return Ok(()) };
-    let quoted_names: Vec<_> = known_names.iter().map(|name| format!("`{name}`")).collect();
-    Err(CliError::Unavailable {
-        what: format!("host `{}`: towpath's stack has no {noun} `{name}`", host.name),
-        hint: format!("there are {}", quoted_names.join(", ")),
+    towpath_sim::check(scenario, transports).map_err(|error| CliError::Unavailable {
+        hint: match &error {
+            Unsupported::Command { .. } => {
+                "use `--world emu`, or give the flow a `pattern`".to_owned()
+            }
+            Unsupported::Name { .. } => error.hint(),
+        },
+        what: error.to_string(),
     })
 }
 

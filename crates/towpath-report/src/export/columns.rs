@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde_json::Value;
+use towpath_result::store::StoredRun;
 use towpath_result::{
     Counter, DatagramRow, Event, Interface, Interval, Link, LoadPhase, Message, PathStats, Probe,
     Recovery, Subflow,
 };
 use towpath_result::{ExpectationResult, FlowSummary, SubflowSummary};
 
-use super::{ResultTable, in_reading_order};
+use super::{ResultTable, in_reading_order, lines, list_text};
 
 /// Maximum depth of nested objects, which also ends recursive types.
 const MAX_DEPTH: usize = 8;
@@ -39,9 +40,82 @@ pub struct Column {
     pub kind: ColumnKind,
 }
 
+/// Value of a column in one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CellValue {
+    /// Value of an integer column.
+    Integer(i64),
+    /// Value of a column of numbers.
+    Number(f64),
+    /// Value of a column of booleans.
+    Boolean(bool),
+    /// Value of a text column.
+    Text(String),
+}
+
+impl Column {
+    /// Returns the value in a row; `None` if it is absent or of another type.
+    pub fn cell(&self, row: &Value) -> Option<CellValue> {
+        let value = self.name.split('.').try_fold(row, |value, key| value.get(key))?;
+        // An unset slow-start threshold is the largest number of 31 bits in Linux.
+        if self.name == "ssthresh_packets" && value.as_u64() >= Some(i32::MAX as u64) {
+            return None;
+        }
+        Some(match self.kind {
+            ColumnKind::Integer => CellValue::Integer(value.as_i64()?),
+            ColumnKind::Number => CellValue::Number(value.as_f64()?),
+            ColumnKind::Boolean => CellValue::Boolean(value.as_bool()?),
+            ColumnKind::Text => CellValue::Text(text(value)?),
+        })
+    }
+}
+
+/// Returns a value as text: lists with spaces between their elements, maps as JSON.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(values) => Some(list_text(values)),
+        Value::Object(map) if map.is_empty() => None,
+        other @ (Value::Bool(_) | Value::Number(_) | Value::Object(_)) => Some(other.to_string()),
+    }
+}
+
+/// Columns that identify the run of a row.
+const RUN_COLUMNS: [(&str, ColumnKind); 5] = [
+    ("run", ColumnKind::Text),
+    ("scenario", ColumnKind::Text),
+    ("world", ColumnKind::Text),
+    ("transport", ColumnKind::Text),
+    ("repeat", ColumnKind::Integer),
+];
+
 impl ResultTable {
-    /// Returns the columns, for tables whose columns do not depend on the run.
-    pub(super) fn columns(self) -> Option<Vec<Column>> {
+    /// Returns the columns of a table of many runs; `None` if they depend on the run (see
+    /// [`Self::has_fixed_columns`]). The first columns identify the run.
+    pub fn columns(self) -> Option<Vec<Column>> {
+        let own = |(name, kind): (&str, ColumnKind)| Column { name: name.to_owned(), kind };
+        let mut columns: Vec<Column> = RUN_COLUMNS.into_iter().map(own).collect();
+        columns.extend(self.record_columns()?);
+        Some(columns)
+    }
+
+    /// Returns the rows of a run as JSON objects; `id` becomes the column `run`.
+    pub fn rows(self, id: &str, run: &StoredRun) -> Vec<Value> {
+        let meta = &run.meta;
+        let (world, transport) = (meta.world.to_string(), meta.transport.to_string());
+        let mut rows = lines(run, self);
+        for row in rows.iter_mut().filter_map(Value::as_object_mut) {
+            row.insert("run".to_owned(), id.into());
+            row.insert("scenario".to_owned(), meta.scenario.as_str().into());
+            row.insert("world".to_owned(), world.as_str().into());
+            row.insert("transport".to_owned(), transport.as_str().into());
+            row.insert("repeat".to_owned(), meta.repeat.into());
+        }
+        rows
+    }
+
+    fn record_columns(self) -> Option<Vec<Column>> {
         let with = |name: &str, kind: ColumnKind, columns: Vec<Column>| {
             let mut all = vec![Column { name: name.to_owned(), kind }];
             all.extend(columns);

@@ -18,7 +18,7 @@ use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
 
-pub use columns::{Column, ColumnKind, columns_of};
+pub use columns::{CellValue, Column, ColumnKind, columns_of};
 pub use csv::csv;
 pub use parquet::{ParquetTable, ParquetWriter, TableError};
 

@@ -13,19 +13,10 @@ use parquet::schema::types::Type;
 use serde_json::Value;
 use towpath_result::store::StoredRun;
 
-use super::{Column, ColumnKind, ResultTable, lines, list_text};
+use super::{CellValue, Column, ColumnKind, ResultTable};
 
 /// Rows that are collected in memory before they are written.
 const GROUP_ROWS: usize = 50_000;
-/// Columns that identify the run of a row.
-const RUN_COLUMNS: [(&str, ColumnKind); 5] = [
-    ("run", ColumnKind::Text),
-    ("scenario", ColumnKind::Text),
-    ("world", ColumnKind::Text),
-    ("transport", ColumnKind::Text),
-    ("repeat", ColumnKind::Integer),
-];
-
 /// Reason why a file was not written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the table: {0}")]
@@ -57,7 +48,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// Adds a row. Fields without a column are left out.
     pub fn add(&mut self, row: &Value) -> Result<(), TableError> {
         for (column, values) in self.columns.iter().zip(&mut self.values) {
-            values.push(field_value(row, &column.name));
+            values.push(column.cell(row));
         }
         self.rows += 1;
         if self.rows >= GROUP_ROWS { self.write_group() } else { Ok(()) }
@@ -98,27 +89,12 @@ impl<W: Write + Send> ParquetTable<W> {
     /// [`ResultTable::has_fixed_columns`]).
     pub fn new(output: W, table: ResultTable) -> Result<Option<Self>, TableError> {
         let Some(columns) = table.columns() else { return Ok(None) };
-        let own = |(name, kind): (&str, ColumnKind)| Column { name: name.to_owned(), kind };
-        let mut all: Vec<Column> = RUN_COLUMNS.into_iter().map(own).collect();
-        all.extend(columns);
-        Ok(Some(Self { table, writer: ParquetWriter::new(output, all)? }))
+        Ok(Some(Self { table, writer: ParquetWriter::new(output, columns)? }))
     }
 
     /// Adds the rows of a run; `id` becomes the column `run`.
     pub fn add(&mut self, id: &str, run: &StoredRun) -> Result<(), TableError> {
-        let meta = &run.meta;
-        let (world, transport) = (meta.world.to_string(), meta.transport.to_string());
-        for mut row in lines(run, self.table) {
-            if let Some(row) = row.as_object_mut() {
-                row.insert("run".to_owned(), id.into());
-                row.insert("scenario".to_owned(), meta.scenario.as_str().into());
-                row.insert("world".to_owned(), world.as_str().into());
-                row.insert("transport".to_owned(), transport.as_str().into());
-                row.insert("repeat".to_owned(), meta.repeat.into());
-            }
-            self.writer.add(&row)?;
-        }
-        Ok(())
+        self.table.rows(id, run).iter().try_for_each(|row| self.writer.add(row))
     }
 
     /// Writes the end of the file; returns the output.
@@ -138,14 +114,6 @@ fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
         .with_repetition(Repetition::OPTIONAL)
         .with_logical_type(logical);
     Ok(Arc::new(builder.build()?))
-}
-
-/// Returns the value of a field, whose name may have points.
-fn field_value<'a>(row: &'a Value, name: &str) -> Option<&'a Value> {
-    let value = name.split('.').try_fold(row, |value, key| value.get(key))?;
-    // An unset slow-start threshold is the largest number of 31 bits in Linux.
-    let is_unset = name == "ssthresh_packets" && value.as_u64() >= Some(i32::MAX as u64);
-    (!is_unset && !value.is_null()).then_some(value)
 }
 
 /// Values of one column. Absent values have a definition level of 0 and no element.
@@ -174,9 +142,22 @@ impl ColumnValues {
         Self { levels: Vec::new(), present }
     }
 
-    fn push(&mut self, value: Option<&Value>) {
-        let is_present = value.is_some_and(|value| self.present.push(value));
-        self.levels.push(is_present.into());
+    fn push(&mut self, cell: Option<CellValue>) {
+        self.levels.push(cell.is_some().into());
+        match (&mut self.present, cell) {
+            (PresentValues::Integers(values), Some(CellValue::Integer(value))) => {
+                values.push(value);
+            }
+            (PresentValues::Numbers(values), Some(CellValue::Number(value))) => values.push(value),
+            (PresentValues::Booleans(values), Some(CellValue::Boolean(value))) => {
+                values.push(value);
+            }
+            (PresentValues::Texts(values), Some(CellValue::Text(text))) => {
+                values.push(ByteArray::from(text.into_bytes()));
+            }
+            // A cell has the type of its column.
+            (_, Some(_) | None) => {}
+        }
     }
 
     fn clear(&mut self) {
@@ -208,37 +189,6 @@ impl ColumnValues {
         };
         written.map(|_| ())
     }
-}
-
-impl PresentValues {
-    /// Adds a value; returns false if it does not have the column's type.
-    fn push(&mut self, value: &Value) -> bool {
-        match self {
-            Self::Integers(values) => push(values, value.as_i64()),
-            Self::Numbers(values) => push(values, value.as_f64()),
-            Self::Booleans(values) => push(values, value.as_bool()),
-            Self::Texts(values) => push(values, text(value)),
-        }
-    }
-}
-
-fn push<T>(values: &mut Vec<T>, value: Option<T>) -> bool {
-    let is_present = value.is_some();
-    values.extend(value);
-    is_present
-}
-
-/// Returns a value as text: lists with spaces between their elements, maps as JSON.
-fn text(value: &Value) -> Option<ByteArray> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Array(values) => list_text(values),
-        Value::Object(map) if map.is_empty() => return None,
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-            other.to_string()
-        }
-    };
-    Some(ByteArray::from(text.into_bytes()))
 }
 
 #[cfg(test)]
