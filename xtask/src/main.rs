@@ -1,13 +1,14 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
 //! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask graph`,
-//! `cargo xtask validate-vm`, `cargo xtask validate-random`, `cargo xtask failures` and
-//! `cargo xtask trace-matrix`.
+//! `cargo xtask validate-vm`, `cargo xtask validate-random`, `cargo xtask failures`,
+//! `cargo xtask trace-matrix` and `cargo xtask wheel`.
 
 mod attack_tests;
 mod failures;
 mod finding;
 mod fingerprint;
 mod graph;
+mod python;
 mod repository;
 mod specs;
 mod test;
@@ -43,6 +44,8 @@ usage: cargo xtask COMMAND
          --towpath FILE   this program instead of a release build
          --renamed FILE   lines of OLD NEW: keys that this build renamed
          --only PREFIX    only scenarios and reproductions with this prefix
+  wheel  build the Python package with the program (target/wheels):
+         --debug          not optimized, for this machine only
   graph  draw which crate uses which (docs/images/crates.svg)
   validate-vm
          compare our worlds with a kernel in a virtual machine:
@@ -135,6 +138,10 @@ fn main() -> ExitCode {
         },
         ["trace-matrix", arguments @ ..] => match trace_matrix::MatrixOptions::parse(arguments) {
             Some(options) => root().and_then(|root| trace_matrix::run(&root, &options, &mut out)),
+            None => return print_usage(&mut err),
+        },
+        ["wheel", arguments @ ..] => match python::WheelOptions::parse(arguments) {
+            Some(options) => root().and_then(|root| python::wheel(&root, &options, &mut out)),
             None => return print_usage(&mut err),
         },
         ["graph"] => root().and_then(|root| {

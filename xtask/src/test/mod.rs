@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use self::retry::{RetriedTest, TargetRunner};
-use crate::{Result, cargo, tidy};
+use crate::{Result, cargo, python, tidy};
 
 /// Extent of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +143,7 @@ fn run_all(root: &Path, scope: TestScope, steps: &mut Steps<'_>) -> Result<Vec<R
         let runner = TargetRunner { root, environment: &environment };
         tests.run(&runner, scope, &mut retried, out)
     })?;
+    steps.run("tests of the Python package", |out| python::test(root, out))?;
     Ok(retried)
 }
 

@@ -142,6 +142,20 @@ pub(super) const CRATES: &[CrateRule] = &[
         must_not_know: "worlds",
     },
     CrateRule {
+        name: "towpath-python",
+        platform: Platform::Any,
+        may_use: &[
+            "towpath-os",
+            "towpath-scenario",
+            "towpath-result",
+            "towpath-sim",
+            "towpath-trace",
+            "towpath-report",
+            "towpath-study",
+        ],
+        must_not_know: "sockets and namespaces",
+    },
+    CrateRule {
         name: "towpath-collect",
         platform: Platform::Linux,
         may_use: &["towpath-scenario", "towpath-result", "towpath-report"],

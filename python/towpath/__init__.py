@@ -1,0 +1,68 @@
+"""Multipath transport experiments: scenarios, runs, results and sweeps.
+
+    >>> import towpath
+    >>> result = towpath.run("two-links", transports=["tcp", "mptcp"], seeds=1)
+    >>> result.runs.column("transport")
+    ['tcp', 'mptcp']
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from towpath import errors
+from towpath._api import (
+    Comparison,
+    Result,
+    Scenario,
+    Table,
+    command,
+    compare,
+    read,
+    run,
+    scenarios,
+    trace,
+)
+from towpath._native import __version__
+from towpath.errors import Error
+
+if TYPE_CHECKING:
+    from towpath import plot
+    from towpath.engines import Sweep, sweep
+
+__all__ = [
+    "Comparison",
+    "Error",
+    "Result",
+    "Scenario",
+    "Sweep",
+    "Table",
+    "__version__",
+    "command",
+    "compare",
+    "errors",
+    "plot",
+    "read",
+    "run",
+    "scenarios",
+    "sweep",
+    "trace",
+]
+
+# Imported at first use, so that `import towpath` stays fast.
+_LAZY = {"plot": "towpath.plot", "Sweep": "towpath.engines", "sweep": "towpath.engines"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module `towpath` has no attribute `{name}`")
+    import importlib
+
+    module = importlib.import_module(_LAZY[name])
+    value = module if name == "plot" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,181 @@
+//! `cargo xtask wheel` and the tests of the Python package.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Result, cargo};
+
+/// Version of the program that builds wheels, from the Python Package Index.
+const MATURIN: &str = "maturin==1.16.0";
+/// Linker for old versions of glibc, and cargo's command for it.
+const ZIG: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
+/// Oldest platform on which a wheel works: glibc 2.17.
+const PLATFORM: &str = "manylinux2014";
+/// Suffix of a target that selects this version of glibc.
+const GLIBC: &str = ".2.17";
+/// Folder from which maturin takes the program: its content goes to the environment's `bin`.
+const SCRIPTS: &str = "python/towpath.data/scripts";
+/// Environment variable with a reason to skip the tests of the Python package.
+const SKIP_VARIABLE: &str = "TOWPATH_SKIP_PYTHON";
+
+/// Arguments of `cargo xtask wheel`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WheelOptions {
+    /// Builds for this machine only, without zig and without optimization.
+    debug: bool,
+}
+
+impl WheelOptions {
+    /// Returns `None` for arguments that the usage text does not allow.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        match arguments {
+            [] => Some(Self { debug: false }),
+            ["--debug"] => Some(Self { debug: true }),
+            _ => None,
+        }
+    }
+}
+
+/// Builds a wheel with the module and the program, and prints its path.
+pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) -> Result<bool> {
+    let target = target_folder(root)?;
+    let python = environment(&target, "wheel-venv", &[MATURIN, ZIG[0], ZIG[1]])?;
+    build_program(root, options, &python, &target)?;
+    let wheels = target.join("wheels");
+    let mut build = Command::new(&python);
+    build.args(["-m", "maturin", "build", "--locked", "--manifest-path"]);
+    build.arg(root.join("crates/towpath-python/Cargo.toml")).arg("--out").arg(&wheels);
+    build.args(["--features", "objects"]);
+    if !options.debug {
+        build.args(["--release", "--strip", "--zig", "--compatibility", PLATFORM]);
+    }
+    succeed(with_programs_of(&mut build, &python).current_dir(root.join("python")))?;
+    for wheel in fs::read_dir(&wheels)?.flatten() {
+        writeln!(out, "{} ({} bytes)", wheel.path().display(), wheel.metadata()?.len())?;
+    }
+    Ok(true)
+}
+
+/// Builds the program and copies it to the folder from which maturin takes it.
+fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Path) -> Result<()> {
+    let scripts = root.join(SCRIPTS);
+    fs::create_dir_all(&scripts)?;
+    let mut build = cargo(root);
+    let features = ["--locked", "--package", "towpath", "--features", "towpath/collect"];
+    let program = if options.debug {
+        build.arg("build").args(features);
+        target.join("debug/towpath")
+    } else {
+        let host = host_target()?;
+        build.args(["zigbuild", "--release", "--target", &format!("{host}{GLIBC}")]).args(features);
+        target.join(host).join("release/towpath")
+    };
+    succeed(with_programs_of(&mut build, python))?;
+    fs::copy(program, scripts.join("towpath"))?;
+    Ok(())
+}
+
+/// Runs the tests of the Python package in an environment of their own.
+pub(crate) fn test(root: &Path, out: &mut dyn Write) -> Result<()> {
+    if let Ok(reason) = env::var(SKIP_VARIABLE) {
+        writeln!(out, "skipped: the Python package, because {reason}")?;
+        return Ok(());
+    }
+    let target = target_folder(root)?;
+    let requirements = root.join("python/tests/requirements.txt");
+    let requirements = requirements.to_string_lossy();
+    let python = environment(&target, "python-venv", &["-r", &requirements])?;
+    // The whole workspace: for a part of it, cargo would compile dependencies again.
+    let mut build = cargo(root);
+    build.args(["build", "--locked", "--workspace", "--features", "towpath/collect"]);
+    succeed(&mut build)?;
+    let package = install(root, &target)?;
+    let mut tests = Command::new(&python);
+    tests.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    tests.arg(root.join("python/tests"));
+    tests.env("PYTHONPATH", &package).env("TOWPATH", target.join("debug/towpath"));
+    tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&package);
+    succeed(&mut tests)?;
+    let mut types = Command::new(&python);
+    types.args(["-m", "mypy.stubtest", "towpath._native"]);
+    types.env("PYTHONPATH", &package).env("MYPYPATH", &package).current_dir(&package);
+    succeed(&mut types)
+}
+
+/// Copies the package and its compiled module to a folder of the build, and returns the folder.
+fn install(root: &Path, target: &Path) -> Result<PathBuf> {
+    let folder = target.join("python");
+    let package = folder.join("towpath");
+    if package.exists() {
+        fs::remove_dir_all(&package)?;
+    }
+    fs::create_dir_all(&package)?;
+    for file in fs::read_dir(root.join("python/towpath"))?.flatten() {
+        let is_source = file.path().extension().is_none_or(|ending| ending != "so");
+        if is_source && file.file_type()?.is_file() {
+            fs::copy(file.path(), package.join(file.file_name()))?;
+        }
+    }
+    fs::copy(target.join("debug/lib_native.so"), package.join("_native.abi3.so"))?;
+    Ok(folder)
+}
+
+/// Creates a virtual environment with some packages, and returns its interpreter.
+fn environment(target: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = target.join(name);
+    let python = folder.join("bin/python");
+    if !python.exists() {
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    }
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    succeed(install.args(packages))?;
+    Ok(python)
+}
+
+/// Puts the environment's programs first in the search path.
+fn with_programs_of<'a>(command: &'a mut Command, python: &Path) -> &'a mut Command {
+    let own = python.parent().map(Path::to_owned);
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let folders = own.into_iter().chain(env::split_paths(&inherited));
+    if let Ok(path) = env::join_paths(folders) {
+        command.env("PATH", path);
+    }
+    command
+}
+
+/// Returns the target of this machine, such as `x86_64-unknown-linux-gnu`.
+fn host_target() -> Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).arg("-vV").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.ok_or("rustc does not print its host")?.to_owned())
+}
+
+fn target_folder(root: &Path) -> Result<PathBuf> {
+    let metadata = crate::tidy::metadata(root)?;
+    let folder = metadata.get("target_directory").and_then(serde_json::Value::as_str);
+    Ok(folder.map_or_else(|| root.join("target"), PathBuf::from))
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status()?;
+    let program = command.get_program().to_string_lossy().into_owned();
+    if status.success() { Ok(()) } else { Err(format!("`{program}` failed: {status}").into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wheel_is_for_release_unless_it_is_for_debugging() {
+        assert_eq!(WheelOptions::parse(&[]), Some(WheelOptions { debug: false }));
+        assert_eq!(WheelOptions::parse(&["--debug"]), Some(WheelOptions { debug: true }));
+        assert_eq!(WheelOptions::parse(&["--release"]), None);
+    }
+}
