@@ -34,11 +34,12 @@ pub use self::error::SweepError;
 use self::rows::ChunkState;
 pub use self::rows::StoredRows;
 pub use self::spec::SweepSpec;
+use self::spec::chunk_id;
 use self::store::{ChunkStore, ListedFile};
 pub use self::store::{StorageError, SweepLocation};
 use crate::plan::{MAX_SEEDS, Plan};
 use crate::row::{ENGINE_VERSION, RunRow};
-use crate::runs::{RunGrid, RunSelection, StudyRun, short_hash};
+use crate::runs::{RunGrid, RunSelection, StudyRun};
 use crate::table::{self, TableError};
 
 /// Name of the file that specifies a folder's sweep.
@@ -143,14 +144,8 @@ impl Sweep {
     }
 
     /// Takes the computed keys of a specification. Fails if it is that of another sweep.
-    fn with_spec(mut self, mut spec: SweepSpec) -> Result<Self, SweepError> {
-        let keys = std::mem::take(&mut spec.keys);
-        // The chunk size does not affect the rows.
-        if (SweepSpec { chunk: self.spec.chunk, ..spec }) != self.spec {
-            return Err(SweepError::Another(self.place));
-        }
-        self.spec.keys = keys;
-        Ok(self)
+    fn with_spec(mut self, spec: SweepSpec) -> Result<Self, SweepError> {
+        if self.spec.take_keys(spec) { Ok(self) } else { Err(SweepError::Another(self.place)) }
     }
 
     /// Opens an existing sweep.
@@ -245,11 +240,11 @@ impl Sweep {
 
     /// Returns the name of a chunk's file.
     fn name(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> String {
-        let stored_keys = self.spec.keys.get(span.clone()).map(<[String]>::to_vec);
-        let computed_keys =
-            || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
-        let keys: Vec<_> = stored_keys.unwrap_or_else(computed_keys);
-        chunk_name(index, &keys)
+        let id = self.spec.chunk_id(index, span.clone()).unwrap_or_else(|| {
+            let runs = span.filter_map(|index| runs.get(index));
+            chunk_id(&runs.map(|run| run.row.key).collect::<Vec<_>>())
+        });
+        file_name(index, &id)
     }
 
     /// Returns the progress, or none at all if the files cannot be listed.
@@ -515,8 +510,11 @@ struct RunChunk {
 
 /// Returns the name of the file of a chunk with these keys.
 fn chunk_name(index: usize, keys: &[String]) -> String {
-    let id = short_hash(keys.join("\n").as_bytes());
-    format!("part-{index:06}-{}.parquet", id.split_at(16).0)
+    file_name(index, &chunk_id(keys))
+}
+
+fn file_name(index: usize, id: &str) -> String {
+    format!("part-{index:06}-{id}.parquet")
 }
 
 /// Step of the work on chunks.

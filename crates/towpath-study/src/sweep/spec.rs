@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use towpath_scenario::World;
 use super::{MAX_CHUNK_RUNS, SweepError};
 use crate::plan::{FileLoader, Plan};
 use crate::row::ENGINE_VERSION;
-use crate::runs::{RunGrid, RunSelection};
+use crate::runs::{RunGrid, RunSelection, short_hash};
 
 /// Number of runs of a chunk in the emulated world, where each takes real time.
 const EMU_CHUNK_RUNS: u32 = 1;
@@ -20,6 +21,8 @@ const EMU_CHUNK_RUNS: u32 = 1;
 const MIN_SIM_CHUNK_RUNS: u32 = 10;
 /// Approximate number of chunks of a sweep: a process that dies loses one of them.
 const TARGET_CHUNKS: usize = 40;
+/// Hexadecimal digits of a chunk's identifier.
+const CHUNK_ID_DIGITS: usize = 16;
 
 /// Specification of a sweep: everything that determines its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,12 +38,42 @@ pub struct SweepSpec {
     pub(super) seeds: Option<u32>,
     /// Number of runs of a chunk.
     pub(super) chunk: u32,
+    /// Identifier of every chunk, so that opening a sweep need not compute all keys. Absent in
+    /// sweeps of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    chunk_ids: Vec<String>,
     /// Key of every run if this spec was just created: each costs parsing a scenario.
     #[serde(skip)]
     pub(super) keys: Vec<String>,
 }
 
 impl SweepSpec {
+    /// Takes the computed keys of `other`. Returns false if that is the specification of another
+    /// sweep.
+    pub(super) fn take_keys(&mut self, mut other: Self) -> bool {
+        let keys = std::mem::take(&mut other.keys);
+        // The chunk size does not affect the rows.
+        other.chunk = self.chunk;
+        other.chunk_ids.clone_from(&self.chunk_ids);
+        let is_same = other == *self;
+        if is_same {
+            self.keys = keys;
+        }
+        is_same
+    }
+
+    /// Returns the identifier of a chunk with these runs, if it need not be computed from the plan.
+    pub(super) fn chunk_id(&self, index: usize, runs: Range<usize>) -> Option<String> {
+        if let Some(keys) = self.keys.get(runs).filter(|keys| !keys.is_empty()) {
+            return Some(chunk_id(keys));
+        }
+        // The identifier is a part of a file name.
+        let is_valid = |id: &&String| {
+            id.len() == CHUNK_ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit())
+        };
+        self.chunk_ids.get(index).filter(is_valid).cloned()
+    }
+
     /// Creates the specification of a plan's sweep. Its files are read, and every point of the
     /// grid is checked, before any run starts.
     pub fn new(
@@ -68,6 +101,7 @@ impl SweepSpec {
             World::Sim => MIN_SIM_CHUNK_RUNS.max((runs.len() / TARGET_CHUNKS) as u32),
             World::Emu | World::Live => EMU_CHUNK_RUNS,
         };
+        let chunk = chunk.unwrap_or(default_chunk).clamp(1, MAX_CHUNK_RUNS);
         Ok(Self {
             engine: ENGINE_VERSION.to_owned(),
             plan: plan.to_owned(),
@@ -75,7 +109,8 @@ impl SweepSpec {
             world,
             quick,
             seeds,
-            chunk: chunk.unwrap_or(default_chunk).clamp(1, MAX_CHUNK_RUNS),
+            chunk,
+            chunk_ids: keys.chunks(chunk as usize).map(chunk_id).collect(),
             keys,
         })
     }
@@ -99,6 +134,11 @@ impl SweepSpec {
     pub(super) fn load(&self, name: &str) -> io::Result<String> {
         self.files.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+/// Returns the identifier of a chunk from the keys of its runs.
+pub(super) fn chunk_id(keys: &[String]) -> String {
+    short_hash(keys.join("\n").as_bytes()).chars().take(CHUNK_ID_DIGITS).collect()
 }
 
 /// Rejects a grid in which some point yields an invalid scenario. Of random samples one valid one

@@ -82,6 +82,23 @@ fn the_keys_of_a_spec_are_computed_once_and_name_the_same_files() {
 }
 
 #[test]
+fn identifiers_of_chunks_are_stored_and_computed_if_they_are_missing_or_invalid() {
+    let folder = TestDir::new("sweep-ids");
+    let names = Sweep::begin(&folder.0, sweep_spec()).unwrap().chunk_names();
+    let file = folder.0.join(SPEC_FILE);
+    let stored: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(stored["chunk_ids"].as_array().unwrap().len(), 4);
+    for ids in [serde_json::json!(["../../../../x", "0123456789abcdeg", ""]), serde_json::json!([])]
+    {
+        let mut changed = stored.clone();
+        changed["chunk_ids"] = ids;
+        std::fs::write(&file, changed.to_string()).unwrap();
+        assert_eq!(Sweep::open(&folder.0).unwrap().chunk_names(), names);
+        assert_eq!(Sweep::begin(&folder.0, sweep_spec()).unwrap().chunk_names(), names);
+    }
+}
+
+#[test]
 fn a_stopped_sweep_resumes_and_has_every_run_once() {
     let folder = TestDir::new("sweep-stopped");
     let sweep = Sweep::begin(&folder.0, sweep_spec()).unwrap();
