@@ -1,11 +1,13 @@
 """Tests of scenarios, runs, results and tables."""
 
+import http.server
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -187,8 +189,6 @@ def test_ctrl_c_stops_a_long_run():
 
 def test_the_lock_of_the_interpreter_is_free_during_a_run():
     # A thread of Python makes progress while a run is simulated.
-    import threading
-
     counted, stop = [], threading.Event()
 
     def count() -> None:
@@ -293,3 +293,55 @@ def test_an_emulated_run_uses_the_kernel():
     emulated = towpath.run(SHORT, world="emu", transports="mptcp", seeds=1)
     (meta,) = emulated.metas
     assert meta["world"] == "emu" and meta["kernel"] == os.uname().release
+
+
+def test_a_published_figure_is_repeated(tmp_path: Path):
+    made = towpath.reproduce("barre2011-buffer-rule", quick=True, out=tmp_path)
+    assert made.claims and all(claim["holds"] == claim["expected"] for claim in made.claims)
+    assert made.figure.read_text().startswith("<svg") and made.data.stat().st_size > 0
+    assert made._repr_svg_().startswith("<svg") and "claims hold" in repr(made)
+    with pytest.raises(errors.RunError, match="no reproduction is called"):
+        towpath.reproduce("nothing", out=tmp_path)
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Answers like a collector that is not public."""
+
+    results: dict[str, bytes] = {}
+
+    def do_GET(self) -> None:
+        authorized = self.headers.get("Authorization") == "Bearer secret"
+        content = self.results.get(self.path) if authorized else None
+        self.send_response(200 if content else 404)
+        self.end_headers()
+        self.wfile.write(content or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_run_is_read_from_a_collector(result: towpath.Result, tmp_path: Path, monkeypatch):
+    (file,) = result[0].save(tmp_path)
+    Collector.results["/api/v1/runs/0a1b/records"] = file.read_bytes()
+    server = http.server.HTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("TOWPATH_TOKEN", "secret")
+        for page in ("/runs/0a1b", "/runs/0a1b/", "/api/v1/runs/0a1b/records"):
+            assert towpath.read(address + page).labels == result[0].labels
+        with pytest.raises(errors.ReadError, match="404"):
+            towpath.read(address + "/runs/ffff")
+        with pytest.raises(errors.ReadError, match="not the address of a run"):
+            towpath.read(address + "/about")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_folder_of_a_sweep_is_named_as_such(tmp_path: Path):
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(errors.ReadError, match="towpath.Sweep.open"):
+        towpath.read(tmp_path)

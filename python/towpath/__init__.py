@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from towpath import errors
 from towpath._api import (
     Comparison,
+    Reproduction,
     Result,
     Scenario,
     Table,
     command,
     compare,
     read,
+    reproduce,
     run,
     scenarios,
     trace,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "Error",
+    "Reproduction",
     "Result",
     "Scenario",
     "Sweep",
@@ -43,6 +46,7 @@ __all__ = [
     "errors",
     "plot",
     "read",
+    "reproduce",
     "run",
     "scenarios",
     "sweep",

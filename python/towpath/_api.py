@@ -466,10 +466,8 @@ def _seed_list(scenario: Scenario, seeds: int | Sequence[int] | None) -> list[in
 def _emulate(
     scenario: Scenario, transports: list[str], seeds: list[int], progress: Progress | None
 ) -> Result:
-    import subprocess
     import tempfile
 
-    program = command()
     results: Result | None = None
     with tempfile.TemporaryDirectory(prefix="towpath-") as folder:
         for done, seed in enumerate(seeds):
@@ -482,12 +480,10 @@ def _emulate(
                 trace = place / name
                 trace.parent.mkdir(parents=True, exist_ok=True)
                 trace.write_text(text, encoding="utf-8")
-            arguments = [program, "run", str(file), "--world", "emu", "--repeat", "1", "--quiet"]
-            arguments += ["--transport", ",".join(transports), "--out", str(place / "out"), "--json"]
-            ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+            arguments = ["run", str(file), "--world", "emu", "--repeat", "1", "--quiet", "--json"]
+            arguments += ["--transport", ",".join(transports), "--out", str(place / "out")]
             # 1 means that an expectation was missed: there is a result.
-            if ended.returncode not in (0, 1):
-                raise RunError(f"the emulated run failed: {ended.stderr.strip()}")
+            _run_command(arguments, accepted=(0, 1))
             part = read(place / "out")
             results = part if results is None else results + part
             if progress is not None:
@@ -525,6 +521,9 @@ def read(*sources: str | os.PathLike[str]) -> Result:
         place = os.fspath(source)
         if place.startswith(("http://", "https://")):
             part = _from_lines([(place, _download(place))])
+        elif os.path.isfile(os.path.join(place, "sweep.json")):
+            hint = f"open it with `towpath.Sweep.open({place!r})`"
+            raise ReadError(f"`{place}` is the folder of a sweep", hint)
         else:
             part = Result(_native.Runs.read([place]))
         results = part if results is None else results + part
@@ -565,6 +564,79 @@ def trace(
     """
     second = None if other is None else os.fspath(other)
     return Result(_native.analyse_capture(os.fspath(capture), second, top))
+
+
+class Reproduction:
+    """A published figure, drawn from new runs, with the claims that they confirm or contradict."""
+
+    __slots__ = ("folder", "report")
+
+    def __init__(self, report: dict[str, Any], folder: Path) -> None:
+        self.report = report
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        """Name of the reproduction."""
+        return str(self.report["name"])
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        """Claims of the source: ``text``, ``holds``, ``expected`` and ``measured``."""
+        return list(self.report["claims"])
+
+    @property
+    def figure(self) -> Path:
+        """The figure as SVG."""
+        return self._file("svg")
+
+    @property
+    def data(self) -> Path:
+        """The rows behind the figure as Parquet, one for each run."""
+        return self._file("parquet")
+
+    def _file(self, ending: str) -> Path:
+        quick = "-quick" if self.report["quick"] else ""
+        return self.folder / f"{self.name}{quick}.{ending}"
+
+    def __repr__(self) -> str:
+        holding = sum(bool(claim["holds"]) for claim in self.claims)
+        return f"<Reproduction {self.name!r}: {holding} of {len(self.claims)} claims hold>"
+
+    def _repr_svg_(self) -> str:
+        return self.figure.read_text(encoding="utf-8")
+
+
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    world: str | None = None,
+    out: str | os.PathLike[str] = "towpath-reproductions",
+) -> Reproduction:
+    """Repeat a published figure with the program ``towpath``, and check its claims.
+
+    ``name`` is that of a built-in reproduction, or a folder with a ``/``. ``quick`` runs fewer
+    points and seeds. An interrupted reproduction goes on where it stopped.
+    """
+    arguments = ["reproduce", name, "--json", "--out", os.fspath(out)]
+    arguments += ["--quick"] if quick else []
+    arguments += ["--seeds", str(seeds)] if seeds is not None else []
+    arguments += ["--world", world] if world is not None else []
+    # 1 means that a claim differs from what is expected.
+    printed = _run_command(arguments, accepted=(0, 1))
+    return Reproduction(json.loads(printed.splitlines()[-1]), Path(out))
+
+
+def _run_command(arguments: Sequence[str], accepted: Sequence[int]) -> str:
+    """Run the program ``towpath`` and return its output."""
+    import subprocess
+
+    ended = subprocess.run([command(), *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode not in accepted:
+        raise RunError(f"`towpath {arguments[0]}` failed: {ended.stderr.strip()}")
+    return ended.stdout
 
 
 def command() -> str:
