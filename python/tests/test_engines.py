@@ -138,7 +138,8 @@ def test_an_interrupted_sweep_continues(tmp_path, expected):
     assert Sweep.open(tmp_path).status() == (12, CHUNKS, 1)
     reports = []
     sweep = towpath.sweep(PLAN, tmp_path, progress=lambda *numbers: reports.append(numbers))
-    assert reports == [(done, CHUNKS) for done in range(2, CHUNKS + 1)]
+    # A report is left out if the next one is there before the callback is called.
+    assert reports == sorted(reports) and reports[-1] == (CHUNKS, CHUNKS)
     assert_complete(sweep, expected)
 
 

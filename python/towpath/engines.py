@@ -226,7 +226,9 @@ def sweep(
     [2.0, 2.0]
     """
     begun = Sweep.begin(plan, out, quick=quick, seeds=seeds, chunk=chunk)
-    if begun.pending():
+    if engine == "local":
+        _work_locally(begun, _checked(workers), progress)
+    elif begun.pending():
         with ExitStack() as stack:
             _complete(begun, _rounds(engine, workers, stack), progress)
     return begun
@@ -326,12 +328,15 @@ def _processors() -> int:
 # Engines
 
 
-def _rounds(engine: Any, workers: int | None, stack: ExitStack) -> _Rounds:
-    """Return the function that runs chunks on an engine. ``stack`` closes what it opens."""
+def _checked(workers: int | None) -> int | None:
     if workers is not None and workers < 1:
         raise SweepError(f"`workers` is {workers}, expected at least 1")
-    if engine == "local":
-        return functools.partial(_run_locally, workers or _processors())
+    return workers
+
+
+def _rounds(engine: Any, workers: int | None, stack: ExitStack) -> _Rounds:
+    """Return the function that runs chunks on an engine. ``stack`` closes what it opens."""
+    workers = _checked(workers)
     if engine == "ray":
         return functools.partial(_run_tasks, stack.enter_context(_RayTasks(workers)))
     if engine == "dask" or _is_dask_client(engine):
@@ -347,12 +352,17 @@ def _rounds(engine: Any, workers: int | None, stack: ExitStack) -> _Rounds:
     )
 
 
-def _run_locally(workers: int, begun: Sweep, chunks: Sequence[int]) -> Iterator[Outcome]:
-    for index in chunks:
-        try:
-            yield index, begun.run_chunk(index, workers)
-        except Exception as error:
-            yield index, _FAILURE + _reason(error)
+def _work_locally(
+    begun: Sweep, workers: int | None, progress: Callable[[int, int], object] | None
+) -> None:
+    """Run all pending chunks on threads, which do not wait for the end of each chunk."""
+    chunks = begun.chunks
+
+    def report(done: int, runs: int) -> None:
+        if progress is not None:
+            progress(done * chunks // runs, chunks)
+
+    begun._inner.work(workers or _processors(), report)
 
 
 def _run_mapped(

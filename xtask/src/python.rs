@@ -87,7 +87,15 @@ pub(crate) fn test(root: &Path, out: &mut dyn Write) -> Result<()> {
     let target = target_folder(root)?;
     let requirements = root.join("python/tests/requirements.txt");
     let requirements = requirements.to_string_lossy();
-    let python = environment(&target, "python-venv", &["-r", &requirements])?;
+    let python = match environment(&target, "python-venv", &["-r", &requirements]) {
+        Ok(python) => python,
+        // Without a network, the other tests still count. On CI, nothing is skipped.
+        Err(error) if env::var_os("CI").is_none() => {
+            writeln!(out, "skipped: the Python package, because of its environment: {error}")?;
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
     // The whole workspace: for a part of it, cargo would compile dependencies again.
     let mut build = cargo(root);
     build.args(["build", "--locked", "--workspace", "--features", "towpath/collect"]);

@@ -12,7 +12,7 @@ use towpath_scenario::World;
 use towpath_sim::SimJob;
 use towpath_study::plan::Plan;
 use towpath_study::runs::{RunSelection, StudyRun};
-use towpath_study::sweep::{ChunkOutcome, Sweep, SweepError, SweepLocation, SweepSpec};
+use towpath_study::sweep::{ChunkOutcome, Shard, Sweep, SweepError, SweepLocation, SweepSpec};
 use towpath_study::table;
 
 use crate::background::{self, Monitor};
@@ -153,6 +153,24 @@ impl PySweep {
                 Err(ErrorClass::Sweep.exception("the sweep was stopped", None))
             }
         }
+    }
+
+    /// Executes all runs that are not stored, on `workers` threads. `progress` counts runs.
+    #[pyo3(signature = (workers, progress = None))]
+    fn work(
+        &self,
+        py: Python<'_>,
+        workers: usize,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let outcome = background::run(py, progress, |monitor| {
+            let execute = |run: &StudyRun| execute(run, monitor);
+            self.sweep.work(Shard::WHOLE, workers, &execute, &mut |done, total| {
+                monitor.report(done, total);
+                !monitor.is_stopped()
+            })
+        })?;
+        outcome.map(drop).map_err(sweep_error)
     }
 
     /// Returns all stored rows.
