@@ -137,7 +137,8 @@ class Scenario:
         return f"<Scenario {self.name!r}: {', '.join(self.paths)}>"
 
     def _repr_html_(self) -> str:
-        return f"<details open><summary>{_escape(self.name)}</summary><pre>{_escape(self.toml)}</pre></details>"
+        text = f'<pre style="font-family:monospace">{_escape(self.toml)}</pre>'
+        return f"<details><summary>Scenario {_escape(self.name)}</summary>{text}</details>"
 
 
 def _is_path(source: str) -> bool:

@@ -357,10 +357,14 @@ def _work_locally(
 ) -> None:
     """Run all pending chunks on threads, which do not wait for the end of each chunk."""
     chunks = begun.chunks
+    reported = -1
 
     def report(done: int, runs: int) -> None:
-        if progress is not None:
-            progress(done * chunks // runs, chunks)
+        nonlocal reported
+        finished = done * chunks // runs
+        if progress is not None and finished > reported:
+            reported = finished
+            progress(finished, chunks)
 
     begun._inner.work(workers or _processors(), report)
 
