@@ -16,6 +16,9 @@ const ZIG: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
 const PLATFORM: &str = "manylinux2014";
 /// Suffix of a target that selects this version of glibc.
 const GLIBC: &str = ".2.17";
+/// Settings of the release profile for a wheel, which has no debug information.
+const PROFILE: [(&str, &str); 2] =
+    [("CARGO_PROFILE_RELEASE_DEBUG", "false"), ("CARGO_PROFILE_RELEASE_STRIP", "symbols")];
 /// Folder from which maturin takes the program: its content goes to the environment's `bin`.
 const SCRIPTS: &str = "python/towpath.data/scripts";
 /// Environment variable with a reason to skip the tests of the Python package.
@@ -50,8 +53,9 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     build.arg(root.join("crates/towpath-python/Cargo.toml")).arg("--out").arg(&wheels);
     build.args(["--features", "objects"]);
     if !options.debug {
-        build.args(["--release", "--strip", "--zig", "--compatibility", PLATFORM]);
+        build.args(["--release", "--zig", "--compatibility", PLATFORM]);
     }
+    build.envs(PROFILE);
     succeed(with_programs_of(&mut build, &python).current_dir(root.join("python")))?;
     for wheel in fs::read_dir(&wheels)?.flatten() {
         writeln!(out, "{} ({} bytes)", wheel.path().display(), wheel.metadata()?.len())?;
@@ -73,6 +77,7 @@ fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Pa
         build.args(["zigbuild", "--release", "--target", &format!("{host}{GLIBC}")]).args(features);
         target.join(host).join("release/towpath")
     };
+    build.envs(PROFILE);
     succeed(with_programs_of(&mut build, python))?;
     fs::copy(program, scripts.join("towpath"))?;
     Ok(())
