@@ -1,7 +1,7 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
 //! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask graph`,
 //! `cargo xtask validate-vm`, `cargo xtask validate-random`, `cargo xtask failures`,
-//! `cargo xtask trace-matrix` and `cargo xtask wheel`.
+//! `cargo xtask trace-matrix`, `cargo xtask wheel` and `cargo xtask python`.
 
 mod attack_tests;
 mod failures;
@@ -46,6 +46,7 @@ usage: cargo xtask COMMAND
          --only PREFIX    only scenarios and reproductions with this prefix
   wheel  build the Python package with the program (target/wheels):
          --debug          not optimized, for this machine only
+  python test the Python package, in an environment of its own
   graph  draw which crate uses which (docs/images/crates.svg)
   validate-vm
          compare our worlds with a kernel in a virtual machine:
@@ -144,6 +145,7 @@ fn main() -> ExitCode {
             Some(options) => root().and_then(|root| python::wheel(&root, &options, &mut out)),
             None => return print_usage(&mut err),
         },
+        ["python"] => root().and_then(|root| python::test(&root, &mut out)).map(|()| true),
         ["graph"] => root().and_then(|root| {
             let picture = graph::draw(&tidy::metadata(&root)?);
             std::fs::write(root.join(graph::PATH), picture)?;

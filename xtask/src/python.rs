@@ -49,8 +49,7 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     build_program(root, options, &python, &target)?;
     let wheels = target.join("wheels");
     let mut build = Command::new(&python);
-    build.args(["-m", "maturin", "build", "--locked", "--manifest-path"]);
-    build.arg(root.join("crates/towpath-python/Cargo.toml")).arg("--out").arg(&wheels);
+    build.args(["-m", "maturin", "build", "--locked", "--out"]).arg(&wheels);
     build.args(["--features", "objects"]);
     if !options.debug {
         build.args(["--release", "--zig", "--compatibility", PLATFORM]);

@@ -243,6 +243,7 @@ mod tests {
     fn rows_are_identified_by_their_first_columns() {
         let columns = ResultTable::Intervals.columns().unwrap();
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-        assert_eq!(names[..5], ["t_ns", "span_ns", "flow", "stream", "direction"]);
+        assert_eq!(names[..5], ["run", "scenario", "world", "transport", "repeat"]);
+        assert_eq!(names[5..10], ["t_ns", "span_ns", "flow", "stream", "direction"]);
     }
 }
