@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use towpath_host::setup::{flag_words, quoted};
 use towpath_host::snapshot::HostSnapshot;
-use towpath_host::snapshot::{AddressSnapshot, EndpointSnapshot, LinkSnapshot};
+use towpath_host::snapshot::{AddressSnapshot, EndpointSnapshot, LinkSnapshot, MptcpLimits};
 use towpath_netlink::EndpointFlags;
 
 use super::addresses::share_address;
@@ -421,19 +421,35 @@ fn find_single_interface(view: &ObservationView<'_>) -> Option<Finding> {
     if target.and_then(|target| view.plain_tcp_connects(Some(*address), target)) == Some(false) {
         return None;
     }
-    Some(
-        Finding::new(
-            Cause::AllEndpointsOneInterface,
-            format!(
-                "all subflows leave through {}, and {} has no endpoint: they share one link",
-                endpoint_link.name, other.name
-            ),
-        )
+    let sentence = format!(
+        "all subflows leave through {}, and {} has no endpoint: they share one link",
+        endpoint_link.name, other.name
+    );
+    let finding = Finding::new(Cause::AllEndpointsOneInterface, sentence)
         .at_location("this host")
         .with_evidence(format!("every endpoint's address is on {}", endpoint_link.name))
-        .with_evidence(format!("{} has {address} and leads to the same place", other.name))
-        .fix(format!("ip mptcp endpoint add {address} dev {} subflow", quoted(&other.name))),
+        .with_evidence(format!("{} has {address} and leads to the same place", other.name));
+    let finding = raise_limit_for_another(view, finding, links.len());
+    Some(
+        finding.fix(format!("ip mptcp endpoint add {address} dev {} subflow", quoted(&other.name))),
     )
+}
+
+/// Adds the command that raises the limit of subflows if it leaves no place for one more than those
+/// of `endpoints` endpoints.
+fn raise_limit_for_another(
+    view: &ObservationView<'_>,
+    finding: Finding,
+    endpoints: usize,
+) -> Finding {
+    let needed = u32::try_from(endpoints).unwrap_or(u32::MAX).saturating_add(1);
+    match view.here.limits {
+        Some(limits) if limits.subflows < needed.min(MAX_LIMITS.subflows) => {
+            let needed = MptcpLimits { subflows: needed, add_addr_accepted: 0 };
+            raise_limits(finding, Some(limits), needed, "")
+        }
+        Some(_) | None => finding,
+    }
 }
 
 /// Reports that every further subflow is a backup.
