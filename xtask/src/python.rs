@@ -100,9 +100,10 @@ pub(crate) fn test(root: &Path, out: &mut dyn Write) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    // The whole workspace: for a part of it, cargo would compile dependencies again.
+    // The same targets as for the other tests: for others, cargo would compile dependencies again.
     let mut build = cargo(root);
     build.args(["build", "--locked", "--workspace", "--features", "towpath/collect"]);
+    build.args(["--lib", "--bins", "--tests"]);
     succeed(&mut build)?;
     let package = install(root, &target)?;
     let mut tests = Command::new(&python);
