@@ -229,8 +229,8 @@ fn probe_object(store: &dyn ChunkStore, name: &str) -> io::Result<()> {
     if is_overwritten {
         return Err(StorageError::Unconditional.into());
     }
-    // If the answer to the first writer was lost, its second request found its own object, and
-    // there is no winner.
+    // If the answer to the first writer was lost, its second request found its own object. Then no
+    // request reported success.
     let is_expected = match (winners.as_slice(), content.as_deref()) {
         ([winner], Some([number])) => winner == number,
         ([], Some([number])) => *number < PROBE_WRITERS,

@@ -117,7 +117,7 @@ fn the_shell_script_runs_all_workers_here_or_on_other_hosts() {
     assert!(output.out.contains("Mbit/s") && output.err.contains("12 of 12 runs"), "{output}");
     sweep.assert_same_rows();
     fs::remove_dir_all(sweep.rows_folder()).unwrap();
-    // Stands in for ssh, and runs the remote command here.
+    // Replaces ssh, and runs the remote command on this host.
     let ssh = "#!/bin/sh\necho \"$3\" >> hosts\nshift 3\nexec \"$@\"\n";
     sweep.folder.write_program("ssh", ssh);
     let path = format!("{}:{}", sweep.folder.work().display(), std::env::var("PATH").unwrap());
