@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+PARTS = ("_api", "components", "engines", "errors", "plot")
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
-MODULES = ("towpath", "towpath._api", "towpath.engines", "towpath.errors", "towpath.plot")
+MODULES = ("towpath", *(f"towpath.{name}" for name in PARTS))
 
 # Settings that make the guide's examples shorter; the printed numbers follow.
 THINNED = {'"seeds": 20,': '"seeds": 2,', "runs=120, chunks=12": "runs=12, chunks=2"}

@@ -29,7 +29,7 @@ from towpath._native import __version__
 from towpath.errors import Error
 
 if TYPE_CHECKING:
-    from towpath import plot
+    from towpath import components, plot
     from towpath.engines import Sweep, sweep
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "__version__",
     "command",
     "compare",
+    "components",
     "errors",
     "plot",
     "read",
@@ -54,16 +55,19 @@ __all__ = [
 ]
 
 # Imported at first use, so that `import towpath` stays fast.
-_LAZY = {"plot": "towpath.plot", "Sweep": "towpath.engines", "sweep": "towpath.engines"}
+_LAZY = {"Sweep": "towpath.engines", "sweep": "towpath.engines"}
+_LAZY_MODULES = {"components", "plot"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module `towpath` has no attribute `{name}`")
     import importlib
 
-    module = importlib.import_module(_LAZY[name])
-    value = module if name == "plot" else getattr(module, name)
+    if name in _LAZY_MODULES:
+        value = importlib.import_module(f"towpath.{name}")
+    elif name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    else:
+        raise AttributeError(f"module `towpath` has no attribute `{name}`")
     globals()[name] = value
     return value
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from towpath.components import CongestionControl, Scheduler, Traffic
+
 Progress = Callable[[int, int], object]
 """Receives the number of finished runs and of all runs."""
 
@@ -392,8 +394,8 @@ class Comparison:
     __slots__ = ("result", "seed")
 
     def __init__(self, result: Result, seed: int = 1) -> None:
-        self.result = result
-        self.seed = seed
+        self.result: Result = result
+        self.seed: int = seed
 
     def json(self) -> dict[str, Any]:
         """Return all metrics and ratios."""
@@ -431,6 +433,9 @@ def run(
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    schedulers: Mapping[str, Callable[[], Scheduler]] | None = None,
+    congestion_controls: Mapping[str, Callable[[int, int], CongestionControl]] | None = None,
+    traffic: Mapping[int, Callable[[str], Traffic]] | None = None,
 ) -> Result:
     """Run a scenario over each transport and return the results.
 
@@ -439,16 +444,29 @@ def run(
     by default one for each processor. ``progress`` receives the numbers of finished and of all
     runs. Ctrl-C stops the runs.
 
+    ``schedulers`` and ``congestion_controls`` are classes of :mod:`towpath.components` by the names
+    that hosts of the scenario use. ``traffic`` has classes by the number of a flow. They need
+    ``world="sim"``; kernels of emulated hosts do not call Python.
+
     >>> run("two-links", transports="mptcp", seeds=[7]).metas[0]["seed"]
     7
     """
     checked = Scenario(scenario)
     names = [transports] if isinstance(transports, str) else list(transports or checked.transports)
     seed_list = _seed_list(checked, seeds)
+    components = {
+        "schedulers": dict(schedulers or {}),
+        "congestion_controls": dict(congestion_controls or {}),
+        "traffic": dict(traffic or {}),
+    }
     if world == "sim":
         threads = workers or os.cpu_count() or 1
-        return Result(_native.simulate(checked._inner, names, seed_list, threads, progress))
+        native = _native.simulate(checked._inner, names, seed_list, threads, progress, components)
+        return Result(native)
     if world == "emu":
+        if any(components.values()):
+            message = "components in Python cannot run in the emulated world: its hosts use kernels"
+            raise UnavailableError(message, 'use `world="sim"`')
         return _emulate(checked, names, seed_list, progress)
     raise UnavailableError(f"there is no world `{world}`", 'there are "sim" and "emu"')
 
@@ -573,8 +591,8 @@ class Reproduction:
     __slots__ = ("folder", "report")
 
     def __init__(self, report: dict[str, Any], folder: Path) -> None:
-        self.report = report
-        self.folder = folder
+        self.report: dict[str, Any] = report
+        self.folder: Path = folder
 
     @property
     def name(self) -> str:

@@ -345,7 +345,8 @@ def _rounds(engine: Any, workers: int | None, stack: ExitStack) -> _Rounds:
     if isinstance(engine, Executor):
         return functools.partial(_run_tasks, _ExecutorTasks(engine, workers))
     if callable(engine):
-        return functools.partial(_run_mapped, engine)
+        mapped: Callable[..., Any] = engine
+        return functools.partial(_run_mapped, mapped)
     raise SweepError(
         f"no engine `{engine}`",
         'there are "local", "ray", "dask", Dask clients, executors, and functions like `map`',
@@ -393,9 +394,11 @@ class _Tasks(Protocol):
 
     def wait(self, handles: Sequence[Any]) -> Iterable[Any]:
         """Wait until at least one of the tasks has ended, and return these."""
+        ...
 
     def result(self, handle: Any) -> Outcome:
         """Return the outcome of a task that has ended, or raise the reason for its loss."""
+        ...
 
     def cancel(self, handles: Sequence[Any]) -> None:
         """Drop tasks that have not started."""
@@ -468,7 +471,7 @@ class _RayTasks(AbstractContextManager["_RayTasks"]):
             options = {"num_cpus": workers, "include_dashboard": False} if is_local else {}
             ray.init(logging_level=logging.WARNING, **options)
         self.workers = workers or int(ray.cluster_resources().get("CPU", 1)) or 1
-        self._task = ray.remote(num_cpus=1, max_retries=_MAX_LOST_TASKS)(run_chunk)
+        self._task: Any = ray.remote(num_cpus=1, max_retries=_MAX_LOST_TASKS)(run_chunk)
 
     def submit(self, location: str, index: int, session: str) -> Any:
         return self._task.remote(location, index, session)
@@ -498,7 +501,8 @@ class _DaskTasks(AbstractContextManager["_DaskTasks"]):
             raise _unavailable("dask", "Dask") from error
         self._own = ExitStack()
         if client is None:
-            cluster = distributed.LocalCluster(
+            start: Any = distributed.LocalCluster
+            cluster = start(
                 n_workers=workers or _processors(),
                 threads_per_worker=1,
                 processes=True,

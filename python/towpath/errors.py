@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "Error",
@@ -47,8 +47,8 @@ class ScenarioError(Error):
         problems: Sequence[tuple[int | None, int | None, str, str | None]] = (),
     ) -> None:
         super().__init__(message, hint)
-        self.problems = [Problem(*problem) for problem in problems]
-        self.args = (message, hint, tuple(map(tuple, self.problems)))
+        self.problems: list[Problem] = [Problem(*problem) for problem in problems]
+        self.args: tuple[Any, ...] = (message, hint, tuple(map(tuple, self.problems)))
 
 
 class RunError(Error):

@@ -16,9 +16,14 @@ const ZIG: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
 const PLATFORM: &str = "manylinux2014";
 /// Suffix of a target that selects this version of glibc.
 const GLIBC: &str = ".2.17";
-/// Settings of the release profile for a wheel, which has no debug information.
-const PROFILE: [(&str, &str); 2] =
-    [("CARGO_PROFILE_RELEASE_DEBUG", "false"), ("CARGO_PROFILE_RELEASE_STRIP", "symbols")];
+/// Settings of the release profile for a wheel, which has no debug information. Optimization of the
+/// whole program at link time makes it smaller.
+const PROFILE: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
+    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
+];
 /// Folder from which maturin takes the program: its content goes to the environment's `bin`.
 const SCRIPTS: &str = "python/towpath.data/scripts";
 /// Environment variable with a reason to skip the tests of the Python package.
@@ -115,7 +120,15 @@ pub(crate) fn test(root: &Path, out: &mut dyn Write) -> Result<()> {
     let mut types = Command::new(&python);
     types.args(["-m", "mypy.stubtest", "towpath._native"]);
     types.env("PYTHONPATH", &package).env("MYPYPATH", &package).current_dir(&package);
-    succeed(&mut types)
+    succeed(&mut types)?;
+    let mut sources = Command::new(&python);
+    sources.args(["-m", "pyright", "--pythonpath"]).arg(&python).arg("towpath");
+    succeed(sources.current_dir(&package))?;
+    // Every name that the package exports has a complete type.
+    let mut exports = Command::new(&python);
+    exports.args(["-m", "pyright", "--pythonpath"]).arg(&python);
+    exports.args(["--ignoreexternal", "--verifytypes", "towpath"]);
+    succeed(exports.env("PYTHONPATH", &package).current_dir(&target))
 }
 
 /// Copies the package and its compiled module to a folder of the build, and returns the folder.

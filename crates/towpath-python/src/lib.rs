@@ -5,13 +5,15 @@
 //!
 //! 1. [`scenario`]: scenarios from TOML;
 //! 2. [`simulate`]: simulated runs on several threads;
-//! 3. [`runs`]: results, and [`table`]: their tables as Arrow streams;
-//! 4. [`sweep`]: the chunks of a sweep;
-//! 5. [`background`]: work without the interpreter's lock, which Ctrl-C stops.
+//! 3. [`components`]: schedulers, congestion controls and traffic in Python;
+//! 4. [`runs`]: results, and [`table`]: their tables as Arrow streams;
+//! 5. [`sweep`]: the chunks of a sweep;
+//! 6. [`background`]: work without the interpreter's lock, which Ctrl-C stops.
 
 #![expect(clippy::needless_pass_by_value, reason = "arguments are converted from Python objects")]
 
 mod background;
+mod components;
 mod error;
 mod runs;
 mod scenario;
@@ -26,6 +28,8 @@ use pyo3::pymodule;
 mod _native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::components::{PyAckSample, PyConnectionView, PyDecision, PyPathView, PySibling};
     #[pymodule_export]
     use crate::runs::{Runs, analyse_capture};
     #[pymodule_export]

@@ -11,13 +11,14 @@ use towpath_scenario::Transport;
 use towpath_sim::SimJob;
 
 use crate::background::{self, Monitor};
+use crate::components::{ComponentClasses, Failure};
 use crate::error::ErrorClass;
 use crate::runs::Runs;
 use crate::scenario::PyScenario;
 
-/// Simulates a scenario over each transport with each seed.
+/// Simulates a scenario over each transport with each seed. `components` are classes in Python.
 #[pyfunction]
-#[pyo3(signature = (scenario, transports, seeds, workers, progress = None))]
+#[pyo3(signature = (scenario, transports, seeds, workers, progress = None, components = None))]
 pub(crate) fn simulate(
     py: Python<'_>,
     scenario: &PyScenario,
@@ -25,9 +26,12 @@ pub(crate) fn simulate(
     seeds: Vec<u64>,
     workers: usize,
     progress: Option<&Bound<'_, PyAny>>,
+    components: Option<ComponentClasses>,
 ) -> PyResult<Runs> {
+    let failure = Failure::default();
+    let components = components.unwrap_or_default().factories(py, &failure);
     let transports = transports.iter().map(|name| transport(name)).collect::<PyResult<Vec<_>>>()?;
-    towpath_sim::check(&scenario.scenario, &transports)
+    towpath_sim::check(&scenario.scenario, &transports, &components)
         .map_err(|error| ErrorClass::Unavailable.exception(&error, Some(error.hint())))?;
     let mut jobs = Vec::new();
     for (seed, repeat) in seeds.iter().zip(1_u32..) {
@@ -37,11 +41,14 @@ pub(crate) fn simulate(
         let repetition = Arc::new(repetition);
         let job = |&transport| {
             let scenario = Arc::clone(&repetition);
-            SimJob { scenario, transport, repeat, trace: true }
+            SimJob { scenario, transport, repeat, trace: true, components: components.clone() }
         };
         jobs.extend(transports.iter().map(job));
     }
-    let runs = background::run(py, progress, |monitor| run_all(&jobs, workers, monitor))?;
+    let runs = background::run(py, progress, |monitor| run_all(&jobs, workers, monitor, &failure))?;
+    if let Some(exception) = failure.take() {
+        return Err(exception);
+    }
     runs.map(Runs::new).map_err(|reason| ErrorClass::Run.exception(reason, None))
 }
 
@@ -54,10 +61,23 @@ fn transport(name: &str) -> PyResult<Transport> {
     })
 }
 
-fn run_all(jobs: &[SimJob], workers: usize, monitor: &Monitor) -> Result<Vec<StoredRun>, String> {
+fn run_all(
+    jobs: &[SimJob],
+    workers: usize,
+    monitor: &Monitor,
+    failure: &Failure,
+) -> Result<Vec<StoredRun>, String> {
     let mut runs = Vec::new();
     let mut first_error = None;
-    let work = |index: usize| jobs.get(index).map(|job| run_one(job, monitor));
+    let is_stopped = || monitor.is_stopped() || failure.is_set();
+    let work = |index: usize| {
+        let job = jobs.get(index)?;
+        if job.components.is_empty() {
+            return Some(run_one(job, &is_stopped));
+        }
+        // The thread stays known to the interpreter, so that each call only takes its lock.
+        Python::attach(|py| Some(py.detach(|| run_one(job, &is_stopped))))
+    };
     batch::in_order(jobs.len(), workers, work, |index, outcome| {
         match outcome {
             Some(Ok(run)) => runs.push(run),
@@ -65,13 +85,13 @@ fn run_all(jobs: &[SimJob], workers: usize, monitor: &Monitor) -> Result<Vec<Sto
             None => {}
         }
         monitor.report(index + 1, jobs.len());
-        first_error.is_none() && !monitor.is_stopped()
+        first_error.is_none() && !is_stopped()
     });
     first_error.map_or(Ok(runs), Err)
 }
 
-fn run_one(job: &SimJob, monitor: &Monitor) -> Result<StoredRun, String> {
-    let records = records(job, &|| monitor.is_stopped())
+fn run_one(job: &SimJob, is_stopped: &(dyn Fn() -> bool + Sync)) -> Result<StoredRun, String> {
+    let records = records(job, is_stopped)
         .map_err(|error| format!("{} over {}: {error}", job.scenario.name, job.transport))?;
     let (mut meta, mut summary, mut others) = (None, None, Vec::new());
     for record in records {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use towpath_result::Record;
 use towpath_result::input;
 use towpath_scenario::World;
-use towpath_sim::SimJob;
+use towpath_sim::{Components, SimJob};
 use towpath_study::plan::Plan;
 use towpath_study::runs::{RunSelection, StudyRun};
 use towpath_study::sweep::{ChunkOutcome, Shard, Sweep, SweepError, SweepLocation, SweepSpec};
@@ -208,8 +208,14 @@ impl PySweep {
 fn execute(run: &StudyRun, monitor: &Monitor) -> Result<Vec<Record>, String> {
     let scenario = run.scenario.clone()?;
     let transport = run.row.transport;
-    towpath_sim::check(&scenario, &[transport])
+    towpath_sim::check(&scenario, &[transport], &Components::default())
         .map_err(|error| format!("{error} ({})", error.hint()))?;
-    let job = SimJob { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
+    let job = SimJob {
+        scenario: Arc::new(*scenario),
+        transport,
+        repeat: 1,
+        trace: true,
+        components: Components::default(),
+    };
     simulate::records(&job, &|| monitor.is_stopped()).map_err(|error| error.to_string())
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use towpath_result::Record;
 use towpath_scenario::{Scenario, Transport, builtin, no_files};
-use towpath_sim::{SimJob, run};
+use towpath_sim::{Components, SimJob, run};
 
 const TWO_PATHS: &str = r#"
 name = "two-paths"
@@ -101,6 +101,7 @@ fn measure(case: &Case) -> Measurement {
         transport: case.transport,
         repeat: 1,
         trace: true,
+        components: Components::default(),
     };
     let (mut bytes, mut mss) = (0, 0);
     let cpu_before = cpu_time();

@@ -11,7 +11,8 @@ use towpath_result::{AccountSummary, Part, Record};
 use towpath_scenario::{Host, Path, Scenario, Transport};
 
 use crate::error::SimError;
-use crate::run::{SimJob, run};
+use crate::job::SimJob;
+use crate::run::run;
 
 /// Repetitions over which the goodput is averaged.
 pub const REPETITIONS: u32 = 5;

@@ -17,6 +17,7 @@ use towpath_wire::Packet;
 use towpath_wire::udp;
 
 use crate::error::SimError;
+use crate::job::SimJob;
 use crate::quic::QuicHost;
 use crate::quic_flow::earliest;
 use crate::socket::StreamSocket;
@@ -60,18 +61,16 @@ fn is_v6(family: Family) -> bool {
 
 impl SimHost {
     /// Creates host number `index` with its interfaces and addresses.
-    pub(crate) fn new(
-        scenario: &Scenario,
-        index: usize,
-        (seed, trace): (u64, bool),
-    ) -> Result<Self, SimError> {
+    pub(crate) fn new(job: &SimJob, index: usize, seed: u64) -> Result<Self, SimError> {
+        let scenario = &*job.scenario;
         let host = scenario.hosts.get(index);
         let texts = host.map_or_else(Vec::new, |host| scenario.stack_settings(host));
         let settings_by_name: Vec<_> =
             texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let name = host.map_or_else(String::new, |host| host.name.clone());
         let setting_error = |source| SimError::Setting { host: name.clone(), source };
-        let settings = HostSettings::from_texts(settings_by_name).map_err(setting_error)?;
+        let mut settings = HostSettings::from_texts(settings_by_name).map_err(setting_error)?;
+        job.components.apply_to(&mut settings.connection);
         // Otherwise a client would fail to connect, as over a dead network.
         let name_error = |source| SimError::Name { host: name.clone(), source };
         settings.connection.check().map_err(name_error)?;
@@ -80,7 +79,7 @@ impl SimHost {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),
             syn_backlog: SYN_BACKLOG,
             time_wait_limit: TIME_WAIT_LIMIT,
-            report_decisions: trace,
+            report_decisions: job.trace,
         };
         let mut sim_host = Self {
             name,

@@ -11,13 +11,16 @@
 //! 2. `simulation`: the event loop and the order of simultaneous events;
 //! 3. `host` and `network`: the layers between the applications and the links;
 //! 4. `traffic`: the applications;
-//! 5. `record`: the result's records.
+//! 5. `record`: the result's records;
+//! 6. [`Components`]: schedulers, congestion controls and traffic of the caller.
 
 mod account;
+mod components;
 mod error;
 pub mod explain;
 mod host;
 mod idle_cause;
+mod job;
 mod middlebox;
 mod network;
 mod packet;
@@ -36,7 +39,9 @@ mod test_pattern;
 mod traffic;
 mod udp;
 
+pub use components::{Components, RequestsFactory};
 pub use error::SimError;
+pub use job::SimJob;
 pub use pcap::{CAPTURE_EPOCH, CaptureOutputs};
-pub use run::{SimJob, SimReport, run, run_captured};
+pub use run::{SimReport, run, run_captured};
 pub use support::{Unsupported, check, known_names, known_quic_names};

@@ -1,31 +1,18 @@
 //! A single simulation run: one scenario over one transport.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_net::Instant;
 use towpath_result::{Meta, Record};
 use towpath_scenario::network::end_of;
-use towpath_scenario::{Scenario, StackKind, Transport, World};
+use towpath_scenario::{StackKind, Transport, World};
 
 use crate::error::SimError;
+use crate::job::SimJob;
 use crate::pcap::{CaptureOutputs, PcapWriter};
 use crate::simulation::Simulation;
 use crate::summary::conclude;
-
-/// Input of a run: scenario, transport and repetition.
-#[derive(Debug, Clone)]
-pub struct SimJob {
-    /// Scenario that the run executes.
-    pub scenario: Arc<Scenario>,
-    /// Transport that the flows use.
-    pub transport: Transport,
-    /// Number of the repetition, from 1. The run's seed is the scenario's plus `repeat` − 1.
-    pub repeat: u32,
-    /// Set when scheduler decisions are recorded, summed up for each sample.
-    pub trace: bool,
-}
 
 /// Totals of a run that are not part of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +50,7 @@ pub fn run_captured(
         PcapWriter::begin(writer, paths.map(|path| path.name.as_str()), snap_bytes)
     });
     let captures = captures.collect();
-    let mut simulation =
-        Simulation::new(scenario, job.transport, (seed, job.trace), captures, write)?;
+    let mut simulation = Simulation::new(job, seed, captures, write)?;
     simulation.network.headers_only = headers_only;
     simulation.run()?;
     let virtual_time = simulation.now.saturating_since(Instant::ZERO);
@@ -90,6 +76,7 @@ fn meta(job: &SimJob, seed: u64) -> Meta {
         let draft = towpath_quic::MULTIPATH_DRAFT.to_owned();
         meta.conditions.insert("multipath quic".to_owned(), draft);
     }
+    meta.conditions.extend(job.components.conditions());
     for host in &scenario.hosts {
         let settings = if job.transport.is_quic() {
             scenario.quic_settings(host)

@@ -26,6 +26,7 @@ use towpath_wire::ConnectionId;
 use crate::error::SimError;
 use crate::host::SimHost;
 use crate::idle_cause::SimView;
+use crate::job::SimJob;
 use crate::network::{DeliveredPacket, SimNetwork};
 use crate::pcap::PcapWriter;
 use crate::record::{RecordSink, SimRecorder, event};
@@ -59,16 +60,16 @@ pub(crate) struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     pub(crate) fn new(
-        scenario: &'a Scenario,
-        transport: Transport,
-        (seed, trace): (u64, bool),
+        job: &'a SimJob,
+        seed: u64,
         captures: Vec<PcapWriter<'a>>,
         write: RecordSink<'a>,
     ) -> Result<Self, SimError> {
+        let (scenario, transport) = (&*job.scenario, job.transport);
         let network = SimNetwork::new(scenario, transport, seed, captures)?;
         let mut hosts = Vec::new();
         for index in 0..scenario.hosts.len() {
-            hosts.push(SimHost::new(scenario, index, (seed, trace))?);
+            hosts.push(SimHost::new(job, index, seed)?);
         }
         let mut listeners = Vec::new();
         for (index, flow) in scenario.flows.iter().enumerate() {
@@ -91,7 +92,7 @@ impl<'a> Simulation<'a> {
                 matches!(goal, FlowGoal::Probes(_) | FlowGoal::ConstantRate(_))
             }),
             flows: { scenario.flows.iter().enumerate() }
-                .map(|flow| FlowRun::new(scenario, flow))
+                .map(|flow| FlowRun::new(scenario, flow, &job.components))
                 .collect(),
             streams: Vec::new(),
             pattern: TestPattern::new(),

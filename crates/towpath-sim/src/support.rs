@@ -5,6 +5,8 @@ use towpath_mptcp::path_manager;
 use towpath_multipath::{congestion, scheduler};
 use towpath_scenario::{Host, Pattern, Scenario, Transport};
 
+use crate::components::Components;
+
 /// Part of a scenario that the simulator cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unsupported {
@@ -13,6 +15,22 @@ pub enum Unsupported {
     Command {
         /// Number of the flow, from 0.
         flow: usize,
+    },
+    /// A flow whose requests the caller schedules, but whose pattern has none.
+    #[error("flow {flow} has the pattern `{pattern}`, which has no schedule of requests")]
+    Requests {
+        /// Number of the flow, from 0.
+        flow: usize,
+        /// Name of the pattern, or `none` if there is no such flow.
+        pattern: &'static str,
+    },
+    /// A component of the caller that no host uses.
+    #[error("no host uses the {noun} `{name}`")]
+    Unused {
+        /// Kind of component, such as `scheduler`.
+        noun: &'static str,
+        /// Name of the component.
+        name: String,
     },
     /// A name of a component that our stack lacks.
     #[error("host `{host}`: towpath's stack has no {noun} `{name}`")]
@@ -24,7 +42,7 @@ pub enum Unsupported {
         /// Unknown name.
         name: String,
         /// Names that exist.
-        known_names: Vec<&'static str>,
+        known_names: Vec<String>,
     },
 }
 
@@ -34,6 +52,10 @@ impl Unsupported {
         match self {
             Self::Command { .. } => {
                 "use the emulated world, or give the flow a `pattern`".to_owned()
+            }
+            Self::Requests { .. } => "use `ping`, `reqres`, `interactive` or `onoff`".to_owned(),
+            Self::Unused { noun, name } => {
+                format!("set `run.{}` or that of a host to \"{name}\"", noun.replace(' ', "-"))
             }
             Self::Name { known_names, .. } => {
                 let quoted_names: Vec<_> =
@@ -60,13 +82,27 @@ pub fn known_quic_names() -> Vec<&'static str> {
     names.filter(|name| towpath_quic::congestion::is_deterministic(name)).collect()
 }
 
-/// Rejects a scenario that cannot be simulated over these transports.
-pub fn check(scenario: &Scenario, transports: &[Transport]) -> Result<(), Unsupported> {
+/// Rejects a scenario that cannot be simulated over these transports with these components.
+pub fn check(
+    scenario: &Scenario,
+    transports: &[Transport],
+    components: &Components,
+) -> Result<(), Unsupported> {
     let runs_command = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     if let Some(flow) = scenario.flows.iter().position(|flow| runs_command(&flow.pattern)) {
         return Err(Unsupported::Command { flow });
     }
-    let [schedulers, managers, controls] = known_names();
+    for &flow in components.requests.keys() {
+        let pattern = scenario.flows.get(flow).map(|flow| &flow.pattern);
+        if !matches!(pattern, Some(Pattern::Exchange(_))) {
+            let pattern = pattern.map_or("none", Pattern::name);
+            return Err(Unsupported::Requests { flow, pattern });
+        }
+    }
+    check_use(scenario, components)?;
+    let [mut schedulers, managers, mut controls] = known_names();
+    schedulers.extend(components.schedulers.keys().map(String::as_str));
+    controls.extend(components.congestion_controls.keys().map(String::as_str));
     for host in &scenario.hosts {
         let scheduler = host.stack.scheduler.as_deref();
         check_name(host, "scheduler", scheduler, &schedulers)?;
@@ -85,17 +121,33 @@ pub fn check(scenario: &Scenario, transports: &[Transport]) -> Result<(), Unsupp
     Ok(())
 }
 
+/// Rejects components that no host names: they would have no effect.
+fn check_use(scenario: &Scenario, components: &Components) -> Result<(), Unsupported> {
+    let hosts = &scenario.hosts;
+    for name in components.schedulers.keys() {
+        if !hosts.iter().any(|host| host.stack.scheduler.as_ref() == Some(name)) {
+            return Err(Unsupported::Unused { noun: "scheduler", name: name.clone() });
+        }
+    }
+    for name in components.congestion_controls.keys() {
+        if !hosts.iter().any(|host| scenario.congestion_control_of(host) == name) {
+            return Err(Unsupported::Unused { noun: "congestion control", name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
 fn check_name(
     host: &Host,
     noun: &'static str,
     name: Option<&str>,
-    known_names: &[&'static str],
+    known_names: &[&str],
 ) -> Result<(), Unsupported> {
     let Some(name) = name.filter(|name| !known_names.contains(name)) else { return Ok(()) };
     Err(Unsupported::Name {
         host: host.name.clone(),
         noun,
         name: name.to_owned(),
-        known_names: known_names.to_vec(),
+        known_names: known_names.iter().map(|&name| name.to_owned()).collect(),
     })
 }

@@ -9,9 +9,10 @@ use towpath_result::metrics::DeliveryLog;
 use towpath_run::traffic::{
     FlowRole, MessageSession, SendAllowance, StreamAction, TransferReceiver, TransferSender,
 };
-use towpath_scenario::flow_plan::{directions, streams};
+use towpath_scenario::flow_plan::{directions, request_directions, streams};
 use towpath_scenario::{DataDirection, Flow, Scenario, Transport};
 
+use crate::components::Components;
 use crate::host::SimHost;
 use crate::ping::FlowPinger;
 use crate::socket::StreamSocket;
@@ -267,8 +268,21 @@ pub(crate) struct FlowRun {
 }
 
 impl FlowRun {
-    pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Self {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        (index, flow): (usize, &Flow),
+        components: &Components,
+    ) -> Self {
         let start = Instant::ZERO + flow.start;
+        let session = |role: FlowRole| match components.requests.get(&index) {
+            Some(requests) => {
+                let generator = request_directions(&flow.pattern)
+                    .contains(&role.direction())
+                    .then(|| requests.make(role));
+                Some(MessageSession::with_generator(&flow.pattern, role, start, generator))
+            }
+            None => MessageSession::new(&flow.pattern, role, start),
+        };
         Self {
             start,
             deadline: start + flow.pattern.limit(),
@@ -278,8 +292,8 @@ impl FlowRun {
             connect: None,
             failure: None,
             over: false,
-            sessions: MessageSession::new(&flow.pattern, FlowRole::Client, start)
-                .zip(MessageSession::new(&flow.pattern, FlowRole::Server, start))
+            sessions: session(FlowRole::Client)
+                .zip(session(FlowRole::Server))
                 .map(|(client, server)| [client, server]),
             pings: FlowPinger::new(scenario, (index, flow)),
             constant_rate: ConstantRateFlow::new(scenario, (index, flow)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use towpath_os::batch;
 use towpath_result::{Record, Summary};
 use towpath_scenario::{Scenario, Transport, no_files};
-use towpath_sim::{SimJob, run};
+use towpath_sim::{Components, SimJob, run};
 
 const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
 
@@ -25,7 +25,13 @@ fn scenario(text: &str) -> Scenario {
 
 fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> CompletedRun {
     let scenario = Arc::clone(scenario);
-    let job = SimJob { scenario, transport: Transport::Mptcp, repeat, trace: false };
+    let job = SimJob {
+        scenario,
+        transport: Transport::Mptcp,
+        repeat,
+        trace: false,
+        components: Components::default(),
+    };
     let (mut records, mut summary, mut captures) = (Vec::new(), None, Vec::<Vec<u8>>::new());
     if capture {
         captures = vec![Vec::new(); job.scenario.hosts.len()];

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use towpath_os::batch;
 use towpath_result::{EventKind, Message, Record};
 use towpath_scenario::{Scenario, Transport};
-use towpath_sim::{SimError, SimJob, run};
+use towpath_sim::{Components, SimError, SimJob, run};
 
 use simulated::{CompletedRun, builtin_scenario, scenario, simulate};
 
@@ -121,7 +121,13 @@ fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
             } = Some("fastest".to_owned());
             let name = changed_host.name.clone();
             let (scenario, transport) = (Arc::new(scenario), Transport::Mptcp);
-            let job = SimJob { scenario, transport, repeat: 1, trace: false };
+            let job = SimJob {
+                scenario,
+                transport,
+                repeat: 1,
+                trace: false,
+                components: Components::default(),
+            };
             let error = run(&job, Vec::new(), &mut |_| Ok(())).unwrap_err();
             assert!(matches!(&error, SimError::Name { host, .. } if *host == name), "{error:?}");
             assert!(error.to_string().contains(&format!("unknown {kind} `fastest`")), "{error}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use towpath_result::{Record, Summary};
 use towpath_scenario::{Scenario, Transport, builtin, no_files};
-use towpath_sim::{SimJob, run};
+use towpath_sim::{Components, SimJob, run};
 
 fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     let entry = builtin().iter().find(|builtin| builtin.name == name).unwrap();
@@ -17,7 +17,13 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     };
     let scenario = Scenario::parse("test.toml", &text, &no_files).unwrap();
     let scenario = Arc::new(scenario);
-    let job = SimJob { scenario, transport: Transport::Mptcp, repeat: 1, trace: false };
+    let job = SimJob {
+        scenario,
+        transport: Transport::Mptcp,
+        repeat: 1,
+        trace: false,
+        components: Components::default(),
+    };
     let mut summary = None;
     run(&job, Vec::new(), &mut |record| {
         if let Record::Summary(run_summary) = record {

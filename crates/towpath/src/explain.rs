@@ -9,8 +9,8 @@ use towpath_result::Summary;
 use towpath_result::format;
 use towpath_result::store::StoredRun;
 use towpath_scenario::{Scenario, World};
-use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
+use towpath_sim::{Components, SimJob};
 
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -45,7 +45,13 @@ fn explain_run(
     scenario.run.seed = run.meta.seed;
     let account = summary.account.as_deref();
     let candidates = account.map_or_else(Vec::new, |account| trials(&scenario, transport, account));
-    let job = SimJob { scenario: Arc::new(scenario), transport, repeat: 1, trace: false };
+    let job = SimJob {
+        scenario: Arc::new(scenario),
+        transport,
+        repeat: 1,
+        trace: false,
+        components: Components::default(),
+    };
     let (mut goodputs, mut first_error) = (Vec::new(), None);
     let sim_error = |error: towpath_sim::SimError| CliError::Sim(error.to_string());
     let before = goodput(&job).map_err(sim_error)?;

@@ -14,7 +14,7 @@ use towpath_result::format;
 use towpath_result::store::StoredRun;
 use towpath_result::store::write_record;
 use towpath_scenario::{Host, Scenario, Transport};
-use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, Unsupported};
+use towpath_sim::{CaptureOutputs, Components, SimError, SimJob, SimReport, Unsupported};
 use towpath_trace::{CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
@@ -44,14 +44,18 @@ pub(crate) fn check(
             hint: "omit it, or use `--world emu`".to_owned(),
         });
     }
-    towpath_sim::check(scenario, transports).map_err(|error| CliError::Unavailable {
-        hint: match &error {
-            Unsupported::Command { .. } => {
-                "use `--world emu`, or give the flow a `pattern`".to_owned()
-            }
-            Unsupported::Name { .. } => error.hint(),
-        },
-        what: error.to_string(),
+    towpath_sim::check(scenario, transports, &Components::default()).map_err(|error| {
+        CliError::Unavailable {
+            hint: match &error {
+                Unsupported::Command { .. } => {
+                    "use `--world emu`, or give the flow a `pattern`".to_owned()
+                }
+                Unsupported::Requests { .. }
+                | Unsupported::Unused { .. }
+                | Unsupported::Name { .. } => error.hint(),
+            },
+            what: error.to_string(),
+        }
     })
 }
 
@@ -92,6 +96,7 @@ pub(crate) fn run_all(
             transport,
             repeat,
             trace: true,
+            components: Components::default(),
         })
         .collect();
     let mut first_error = None;

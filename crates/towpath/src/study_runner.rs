@@ -9,7 +9,7 @@ use std::thread;
 use towpath_os::interrupt;
 use towpath_result::{Record, Warning};
 use towpath_scenario::World;
-use towpath_sim::SimJob;
+use towpath_sim::{Components, SimJob};
 use towpath_study::runs::StudyRun;
 
 use crate::emulated::{self, EmulatedRun};
@@ -148,7 +148,13 @@ fn check(run: &StudyRun) -> Result<(), CliError> {
 fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
     let scenario = run.scenario.clone()?;
     let transport = run.row.transport;
-    let job = SimJob { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
+    let job = SimJob {
+        scenario: Arc::new(*scenario),
+        transport,
+        repeat: 1,
+        trace: true,
+        components: Components::default(),
+    };
     let mut records = Vec::new();
     let report = towpath_sim::run(&job, Vec::new(), &mut |record| {
         if interrupt::is_interrupted() {

@@ -145,9 +145,12 @@ pub(super) const CRATES: &[CrateRule] = &[
         name: "towpath-python",
         platform: Platform::Any,
         may_use: &[
+            "towpath-net",
             "towpath-os",
+            "towpath-multipath",
             "towpath-scenario",
             "towpath-result",
+            "towpath-run",
             "towpath-sim",
             "towpath-trace",
             "towpath-report",

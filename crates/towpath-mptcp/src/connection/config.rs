@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_multipath::congestion::{self, CongestionConfig, HyStartRule};
 use towpath_multipath::opportunistic::OpportunisticConfig;
-use towpath_multipath::scheduler;
+use towpath_multipath::scheduler::{self, Scheduler, SchedulerFactory, UnknownScheduler};
 
 use crate::stack::ConfigError;
 use crate::{path_manager, subflow};
@@ -23,6 +23,8 @@ pub struct ConnectionConfig {
     pub subflow: subflow::SubflowConfig,
     /// Scheduler, by its name in [`towpath_multipath::scheduler::ALL`].
     pub scheduler: String,
+    /// Constructor of a scheduler that replaces [`ConnectionConfig::scheduler`].
+    pub custom_scheduler: Option<SchedulerFactory>,
     /// Path manager, by its name in [`crate::path_manager::ALL`].
     pub path_manager: String,
     /// Opportunistic retransmission (M1) and penalisation (M2).
@@ -151,6 +153,7 @@ impl ConnectionConfig {
             multipath: true,
             subflow: subflow::SubflowConfig::linux(),
             scheduler: "linux".to_owned(),
+            custom_scheduler: None,
             path_manager: "default".to_owned(),
             opportunistic: OpportunisticConfig::default(),
             checksum: false,
@@ -222,11 +225,20 @@ impl ConnectionConfig {
 
     /// Checks that the scheduler, path manager and congestion control are known by name.
     pub fn check(&self) -> Result<(), ConfigError> {
-        scheduler::by_name(&self.scheduler)?;
+        self.new_scheduler()?;
         path_manager::by_name(&self.path_manager)?;
         let congestion_config =
             CongestionConfig { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
-        congestion::by_name(&self.subflow.congestion_control, congestion_config)?;
+        if self.subflow.custom_congestion_control.is_none() {
+            congestion::by_name(&self.subflow.congestion_control, congestion_config)?;
+        }
         Ok(())
+    }
+
+    /// Creates the scheduler of one connection.
+    pub(super) fn new_scheduler(&self) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
+        self.custom_scheduler
+            .as_ref()
+            .map_or_else(|| scheduler::by_name(&self.scheduler), |factory| Ok(factory.make()))
     }
 }

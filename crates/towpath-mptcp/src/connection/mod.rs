@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_multipath::opportunistic::Opportunistic;
-use towpath_multipath::scheduler::{self, Scheduler};
+use towpath_multipath::scheduler::Scheduler;
 use towpath_multipath::{DataRange, PathId, PathView};
 use towpath_net::Instant;
 use towpath_wire::AddAddr;
@@ -323,7 +323,7 @@ impl Connection {
             send: SendStore::new(),
             receive: ReceiveQueue::new(),
             buffer_tuner: ReceiveBufferTuner::new(config.receive_buffer, now),
-            scheduler: scheduler::by_name(&config.scheduler)?,
+            scheduler: config.new_scheduler()?,
             opportunistic: Opportunistic::new(config.opportunistic),
             path_manager: path_manager::by_name(&config.path_manager)?,
             reinjections: VecDeque::new(),

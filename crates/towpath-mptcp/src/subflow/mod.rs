@@ -166,6 +166,10 @@ impl Subflow {
         let is_configured =
             |entry: &&congestion::CongestionControlEntry| entry.name == config.congestion_control;
         let control = congestion::ALL.iter().find(is_configured).unwrap_or(&DEFAULT_CONTROL);
+        let congestion = config.custom_congestion_control.as_ref().map_or_else(
+            || (control.make)(congestion_config),
+            |factory| factory.make(congestion_config),
+        );
         Self {
             state,
             isn,
@@ -188,7 +192,7 @@ impl Subflow {
             path_mtu,
             pacer: Pacer::default(),
             timers: Timers::new(config.timer_granularity),
-            congestion: (control.make)(congestion_config),
+            congestion,
             path_id: PathId(0),
             siblings: Vec::new(),
             pending_reset: None,

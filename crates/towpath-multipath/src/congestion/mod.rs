@@ -4,6 +4,7 @@
 //! To add one: a file in this folder, a line in [`ALL`], a test.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_net::Instant;
@@ -129,6 +130,32 @@ pub struct CongestionConfig {
     pub initial_packets: u32,
     /// Rule that ends slow start before packets are lost.
     pub hystart: HyStartRule,
+}
+
+/// Constructor of a congestion control that is not in [`ALL`].
+#[derive(Clone)]
+pub struct CongestionControlFactory(
+    Arc<dyn Fn(CongestionConfig) -> Box<dyn CongestionControl> + Send + Sync>,
+);
+
+impl CongestionControlFactory {
+    /// Creates a factory that calls `make` for each path.
+    pub fn new(
+        make: impl Fn(CongestionConfig) -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// Creates a control for one path.
+    pub fn make(&self, config: CongestionConfig) -> Box<dyn CongestionControl> {
+        (self.0)(config)
+    }
+}
+
+impl fmt::Debug for CongestionControlFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CongestionControlFactory")
+    }
 }
 
 /// Registry entry of one congestion control.

@@ -3,6 +3,7 @@
 //! To add one: a file in this folder, a line in [`ALL`], a test.
 
 use std::fmt;
+use std::sync::Arc;
 
 use towpath_net::Instant;
 
@@ -180,6 +181,28 @@ pub trait Scheduler: fmt::Debug + Send {
     /// [`Scheduler::next`] then sees the room in the path's own queue in [`PathView::room_bytes`].
     fn fills_subflow_queues(&self) -> bool {
         false
+    }
+}
+
+/// Constructor of a scheduler that is not in [`ALL`].
+#[derive(Clone)]
+pub struct SchedulerFactory(Arc<dyn Fn() -> Box<dyn Scheduler> + Send + Sync>);
+
+impl SchedulerFactory {
+    /// Creates a factory that calls `make` for each connection.
+    pub fn new(make: impl Fn() -> Box<dyn Scheduler> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// Creates a scheduler for one connection.
+    pub fn make(&self) -> Box<dyn Scheduler> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for SchedulerFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SchedulerFactory")
     }
 }
 

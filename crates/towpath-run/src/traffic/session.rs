@@ -67,6 +67,16 @@ pub enum FlowRole {
     Server,
 }
 
+impl FlowRole {
+    /// Returns the direction of the requests that this end sends.
+    pub fn direction(self) -> DataDirection {
+        match self {
+            Self::Client => DataDirection::Up,
+            Self::Server => DataDirection::Down,
+        }
+    }
+}
+
 /// Action that the caller must take on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamAction {
@@ -145,11 +155,7 @@ pub struct MessageSession {
 impl MessageSession {
     /// Creates an end of a flow that starts at `start`; `None` for a pattern without messages.
     pub fn new(pattern: &Pattern, role: FlowRole, start: Instant) -> Option<Self> {
-        let directions = request_directions(pattern);
-        let own_direction = match role {
-            FlowRole::Client => DataDirection::Up,
-            FlowRole::Server => DataDirection::Down,
-        };
+        let own_direction = role.direction();
         let generator: Option<Box<dyn RequestGenerator>> = match pattern {
             Pattern::Exchange(exchange) => {
                 Some(Box::new(ScheduledRequests::new(exchange, own_direction)))
@@ -162,6 +168,19 @@ impl MessageSession {
             | Pattern::Udp(_)
             | Pattern::Run { .. } => return None,
         };
+        Some(Self::with_generator(pattern, role, start, generator))
+    }
+
+    /// Creates an end of a flow whose requests another generator schedules. The pattern only
+    /// determines streams, directions and times.
+    pub fn with_generator(
+        pattern: &Pattern,
+        role: FlowRole,
+        start: Instant,
+        generator: Option<Box<dyn RequestGenerator>>,
+    ) -> Self {
+        let directions = request_directions(pattern);
+        let own_direction = role.direction();
         let new_stream = |stream: u32| {
             let is_requester = direction_of(pattern, stream) == own_direction;
             MessageStream {
@@ -170,14 +189,14 @@ impl MessageSession {
                 ..MessageStream::default()
             }
         };
-        Some(Self {
+        Self {
             streams: (0..streams(pattern)).map(new_stream).collect(),
             generator: generator.filter(|_| directions.contains(&own_direction)),
             limit: start + pattern.limit(),
             reply_timeout: pattern.limit().saturating_sub(pattern.duration()),
             until: start + pattern.limit(),
             has_begun: false,
-        })
+        }
     }
 
     /// Ends early: requests due at `end` or later are not sent. Replies are awaited for the planned

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use towpath_result::{AccountSummary, Part, Record};
 use towpath_scenario::{Scenario, Transport, change};
-use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
+use towpath_sim::{Components, SimJob};
 
 use crate::simulated::{CompletedRun, scenario, simulate};
 
@@ -372,7 +372,13 @@ fn best_trial(scenario: &Scenario, transport: Transport) -> Option<(f64, f64, Tr
 }
 
 fn job(scenario: &Scenario, transport: Transport, repeat: u32) -> SimJob {
-    SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: false }
+    SimJob {
+        scenario: Arc::new(scenario.clone()),
+        transport,
+        repeat,
+        trace: false,
+        components: Components::default(),
+    }
 }
 
 /// `TOWPATH_SCENARIOS=50` runs more scenarios.

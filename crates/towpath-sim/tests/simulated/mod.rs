@@ -5,7 +5,7 @@ use std::sync::Arc;
 use towpath_result::store::write_record;
 use towpath_result::{EventKind, Record, Summary};
 use towpath_scenario::{Scenario, Transport, builtin, no_files};
-use towpath_sim::{SimJob, SimReport, run};
+use towpath_sim::{Components, SimJob, SimReport, run};
 
 /// Completed run with its records and captures.
 pub(crate) struct CompletedRun {
@@ -53,7 +53,13 @@ pub(crate) fn simulate(
     repeat: u32,
     capture: bool,
 ) -> CompletedRun {
-    let job = SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
+    let job = SimJob {
+        scenario: Arc::new(scenario.clone()),
+        transport,
+        repeat,
+        trace: true,
+        components: Components::default(),
+    };
     let (mut records, mut bytes, mut captures) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
     if capture {
         captures = vec![Vec::new(); scenario.hosts.len()];
