@@ -1,5 +1,9 @@
 """Schedulers, congestion controls and traffic in Python behave as those of the stack."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 import towpath
@@ -352,6 +356,31 @@ def test_times_that_a_component_computes_are_reached():
 
     towpath.run(REQUESTS, transports="tcp", traffic={0: Fractions})
     assert len(late) == 25 and all(0 <= delay < 2e-9 for delay in late)
+
+
+def test_ctrl_c_ends_an_endless_loop_of_a_component():
+    script = """
+import os
+import towpath
+from towpath.components import Scheduler
+class Endless(Scheduler):
+    def next(self, view):
+        os.write(1, b"begun\\n")
+        while True:
+            pass
+scenario = towpath.Scenario("two-links").replace({"run.scheduler": "endless"})
+towpath.run(scenario, transports="mptcp", seeds=4, schedulers={"endless": Endless})
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in errors
 
 
 def test_views_show_themselves():

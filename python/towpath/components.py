@@ -39,6 +39,15 @@ __all__ = [
 ]
 
 
+def _interrupt(threads: Sequence[int]) -> None:
+    """Raise KeyboardInterrupt in the Python code of some threads."""
+    import ctypes
+
+    for thread in threads:
+        exception = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)
+
+
 class Scheduler:
     """Chooses the path for the next bytes of a connection. Created without arguments.
 

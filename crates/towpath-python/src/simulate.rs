@@ -76,7 +76,12 @@ fn run_all(
             return Some(run_one(job, &is_stopped));
         }
         // The thread stays known to the interpreter, so that each call only takes its lock.
-        Python::attach(|py| Some(py.detach(|| run_one(job, &is_stopped))))
+        Python::attach(|py| {
+            if let Err(exception) = monitor.register_thread(py) {
+                failure.set(exception);
+            }
+            Some(py.detach(|| run_one(job, &is_stopped)))
+        })
     };
     batch::in_order(jobs.len(), workers, work, |index, outcome| {
         match outcome {

@@ -165,10 +165,11 @@ impl Metric {
             Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
             Self::Paths => Some(paths_used.len() as f64),
             Self::Share(path) => {
-                let bytes = |s: &SubflowSummary| s.bytes as f64;
-                let total: f64 = subflows.iter().map(bytes).sum();
-                let path_bytes: f64 = subflows.iter().filter(|s| s.path == *path).map(bytes).sum();
-                (total > 0.0).then(|| path_bytes / total)
+                // Integers: the empty sum of floating-point numbers is -0.
+                let total: u64 = subflows.iter().map(|s| s.bytes).sum();
+                let on_path = subflows.iter().filter(|s| s.path == *path);
+                let path_bytes: u64 = on_path.map(|s| s.bytes).sum();
+                (total > 0).then(|| path_bytes as f64 / total as f64)
             }
             Self::Path(metric, path) => metric.value(path, paths),
             Self::Datagrams(metric) => metric.value(flows),
@@ -477,6 +478,8 @@ mod tests {
         let value_text = |metric| check_metric(metric, Operator::AtLeast, 0.0, &inputs).measured;
         assert_eq!(value_text("share.wifi"), "75 %");
         assert_eq!(value_text("share.cellular"), "25 %");
+        let unused = Metric::parse("share.ethernet").unwrap().value(&inputs).unwrap();
+        assert!(unused.is_sign_positive() && unused < f64::EPSILON, "{unused}");
         assert_eq!(value_text("subflows"), "1");
         assert_eq!(value_text("paths"), "2");
     }

@@ -35,7 +35,7 @@ struct FailureState {
 
 impl Failure {
     /// Keeps the exception, unless there is one already.
-    fn set(&self, exception: PyErr) {
+    pub(crate) fn set(&self, exception: PyErr) {
         let mut first = self.0.exception.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(exception);
         self.0.is_set.store(true, Ordering::Relaxed);
