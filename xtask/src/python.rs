@@ -16,14 +16,8 @@ const ZIG: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
 const PLATFORM: &str = "manylinux2014";
 /// Suffix of a target that selects this version of glibc.
 const GLIBC: &str = ".2.17";
-/// Settings of the release profile for a wheel, which has no debug information. Optimization of the
-/// whole program at link time makes it smaller.
-const PROFILE: [(&str, &str); 4] = [
-    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
-    ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
-    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
-];
+/// Profile of `Cargo.toml` for the program and the module.
+const PROFILE: &str = "wheel";
 /// Folder from which maturin takes the program: its content goes to the environment's `bin`.
 const SCRIPTS: &str = "python/towpath.data/scripts";
 /// Environment variable with a reason to skip the tests of the Python package.
@@ -57,9 +51,8 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     build.args(["-m", "maturin", "build", "--locked", "--out"]).arg(&wheels);
     build.args(["--features", "objects"]);
     if !options.debug {
-        build.args(["--release", "--zig", "--compatibility", PLATFORM]);
+        build.args(["--profile", PROFILE, "--zig", "--compatibility", PLATFORM]);
     }
-    build.envs(PROFILE);
     succeed(with_programs_of(&mut build, &python).current_dir(root.join("python")))?;
     for wheel in fs::read_dir(&wheels)?.flatten() {
         writeln!(out, "{} ({} bytes)", wheel.path().display(), wheel.metadata()?.len())?;
@@ -78,10 +71,10 @@ fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Pa
         target.join("debug/towpath")
     } else {
         let host = host_target()?;
-        build.args(["zigbuild", "--release", "--target", &format!("{host}{GLIBC}")]).args(features);
-        target.join(host).join("release/towpath")
+        build.args(["zigbuild", "--profile", PROFILE, "--target", &format!("{host}{GLIBC}")]);
+        build.args(features);
+        target.join(host).join(PROFILE).join("towpath")
     };
-    build.envs(PROFILE);
     succeed(with_programs_of(&mut build, python))?;
     fs::copy(program, scripts.join("towpath"))?;
     Ok(())

@@ -57,6 +57,15 @@ pub struct StudyRun {
     seconds: bool,
 }
 
+/// Runs of one variant at one point: they differ in their seeds only.
+#[derive(Debug)]
+pub(crate) struct CheckedPoint {
+    /// First of the runs.
+    pub(crate) first: StudyRun,
+    /// Keys of all its runs, by seed.
+    pub(crate) keys: Vec<String>,
+}
+
 impl Plan {
     /// Returns true if rows need the goodput of each second.
     fn draws_seconds(&self) -> bool {
@@ -114,6 +123,39 @@ impl RunGrid<'_> {
 
     /// Returns run number `index`, from 0; `None` when there are fewer.
     pub fn get(&self, index: usize) -> Option<StudyRun> {
+        self.run_with_files(index).map(|(run, _)| run)
+    }
+
+    /// Returns the number of points, over all variants. The runs of a point follow each other.
+    pub(crate) fn point_count(&self) -> usize {
+        self.len() / self.seeds.max(1) as usize
+    }
+
+    /// Returns the first run of a point and the keys of all its runs.
+    ///
+    /// Only two runs are read. The text of the others is that of the first with another seed, which
+    /// the last run confirms.
+    pub(crate) fn check_point(&self, point: usize) -> Option<CheckedPoint> {
+        let start = point * self.seeds as usize;
+        let indices = start..start + self.seeds as usize;
+        let (first, files) = self.run_with_files(start)?;
+        let last = self.get(indices.end - 1)?;
+        let seeded = |seed: u64| with_seed(&first.text, first.row.seed, seed);
+        let is_confirmed = seeded(last.row.seed).as_ref() == Some(&last.text)
+            && first.scenario.is_ok() == last.scenario.is_ok();
+        let key = |index: usize| {
+            let seed = first.row.seed + (index - start) as u64;
+            match seeded(seed).filter(|_| is_confirmed) {
+                Some(text) => Some(self.key(&text, &files, first.row.transport, seed)),
+                None => self.get(index).map(|run| run.row.key),
+            }
+        };
+        let keys = indices.filter_map(key).collect();
+        Some(CheckedPoint { first, keys })
+    }
+
+    /// Returns a run, and the hashes of the files that its scenario names.
+    fn run_with_files(&self, index: usize) -> Option<(StudyRun, BTreeMap<String, String>)> {
         let mut remaining = index;
         let mut take_digit = |base: usize| {
             let digit = remaining % base.max(1);
@@ -155,7 +197,7 @@ impl RunGrid<'_> {
         variant: &Variant,
         settings: Vec<(String, &[KeyPath], AxisValue)>,
         (sample, seed): (Option<u64>, u64),
-    ) -> StudyRun {
+    ) -> (StudyRun, BTreeMap<String, String>) {
         let document = self.scenario_document(variant, &settings, seed);
         let mut parameters: BTreeMap<String, Parameter> = settings
             .into_iter()
@@ -176,8 +218,9 @@ impl RunGrid<'_> {
             Ok(_) => self.read(&text, &files),
             Err(error) => Err(error.to_string()),
         };
+        let files = files.into_inner();
         let row = RunRow {
-            key: self.key(&text, &files.into_inner(), variant.transport, seed),
+            key: self.key(&text, &files, variant.transport, seed),
             variant: variant.name.clone(),
             world: self.selection.world,
             transport: variant.transport,
@@ -188,7 +231,7 @@ impl RunGrid<'_> {
         };
         let scenario = scenario.map(Box::new);
         let seconds = self.plan.draws_seconds();
-        StudyRun { index, row, text, scenario, window: self.plan.window, seconds }
+        (StudyRun { index, row, text, scenario, window: self.plan.window, seconds }, files)
     }
 
     /// Returns the scenario's document with this run's changes.
@@ -280,6 +323,21 @@ impl RunGrid<'_> {
         });
         short_hash(identity.to_string().as_bytes())
     }
+}
+
+/// Returns the text of a scenario with another seed; `None` if the seed is not on a line of its own
+/// in the table `[run]`.
+fn with_seed(text: &str, seed: u64, other_seed: u64) -> Option<String> {
+    let table = "\n[run]\n";
+    // Keeps the line end before the first key.
+    let start = text.find(table)? + table.len() - 1;
+    let section = text.get(start..)?;
+    let section = section.split_once("\n[").map_or(section, |(section, _)| section);
+    let line = format!("\nseed = {seed}");
+    let position = start + section.find(&line)?;
+    let rest = text.get(position + line.len()..)?;
+    let is_line = rest.is_empty() || rest.starts_with('\n');
+    is_line.then(|| format!("{}\nseed = {other_seed}{rest}", text.get(..position).unwrap_or("")))
 }
 
 /// Returns the run's identity as the first line of its scenario. Curves whose scenarios are

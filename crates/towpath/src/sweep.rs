@@ -125,6 +125,10 @@ enum SweepAction {
     },
 }
 
+/// Maximum number of runs of a sweep of which each worker reads all rows at its end. Of a larger
+/// sweep, only `status` reads them: a thousand workers would do it a thousand times.
+const MAX_WORKER_ROWS: usize = 100_000;
+
 fn shard(text: &str) -> Result<Shard, String> {
     let shard = text.split_once('/').and_then(|(number, count)| {
         Some(Shard { number: number.trim().parse().ok()?, of: count.trim().parse().ok()? })
@@ -190,15 +194,9 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
         let text = format!("`{}` was damaged, and its runs were repeated", path.display());
         ui.warn(&Warning { text, hint: None });
     }
-    let stored = sweep.read()?;
-    let all_done = print_rows(&sweep, &stored, &arguments.shown, ui)?;
-    // One failed run must not fail every worker. `status` reports it.
-    let is_worker_done = arguments.shard.is_some() && stored.rows.len() == sweep.run_count();
-    let page = write_page(&sweep, &stored.rows, &folder, &arguments.shown.metrics)?;
-    ui.progress(&format!("rows: {}", folder.display()));
-    ui.progress(&format!("page: {}", page.display()));
+    let is_successful = show_end(&sweep, arguments, &folder, ui)?;
     runner.send_queued(ui);
-    if runner.is_stopped() && !all_done {
+    if runner.is_stopped() && !is_successful {
         let status = sweep.progress()?;
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
     }
@@ -211,8 +209,30 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     } else if runner.has_failed() {
         ExitCode::from(2)
     } else {
-        ExitCode::from(u8::from(!all_done && !is_worker_done))
+        ExitCode::from(u8::from(!is_successful))
     })
+}
+
+/// Shows the rows, and returns true if the command is successful.
+fn show_end(
+    sweep: &Sweep,
+    arguments: &SweepArguments,
+    folder: &Path,
+    ui: &mut Ui,
+) -> Result<bool, CliError> {
+    let is_worker = arguments.shard.is_some();
+    if is_worker && sweep.run_count() > MAX_WORKER_ROWS {
+        let status = sweep.progress()?;
+        ui.progress(&format!("rows of {} of {} runs are stored", status.done, status.runs));
+        return Ok(status.done == status.runs);
+    }
+    let stored = sweep.read()?;
+    let all_done = print_rows(sweep, &stored, &arguments.shown, ui)?;
+    let page = write_page(sweep, &stored.rows, folder, &arguments.shown.metrics)?;
+    ui.progress(&format!("rows: {}", folder.display()));
+    ui.progress(&format!("page: {}", page.display()));
+    // One failed run must not fail every worker. `status` reports it.
+    Ok(all_done || (is_worker && stored.rows.len() == sweep.run_count()))
 }
 
 fn choose_world(plan: &Plan, requested: Option<World>) -> Result<World, CliError> {

@@ -163,6 +163,34 @@ fn everything_that_affects_a_row_changes_its_key() {
 }
 
 #[test]
+fn the_keys_of_a_point_are_those_of_its_runs() {
+    let random = "[random]\nsamples = 4\n[[random.draws]]\nname = \"d\"\n\
+         keys = [\"paths.a.delay\"]\nuniform = [\"5 ms\", \"9 ms\"]\n";
+    for text in [PLAN, &format!("{PLAN}{random}")] {
+        let plan = plan(text);
+        for seeds in [Some(1), Some(2), Some(12), None] {
+            let selection = RunSelection { world: World::Sim, quick: false, seeds };
+            let runs = plan.runs(selection, &load);
+            let points = (0..runs.point_count()).map(|point| runs.check_point(point).unwrap());
+            let keys: Vec<_> = points.flat_map(|point| point.keys).collect();
+            let expected: Vec<_> = all_runs(&runs).into_iter().map(|run| run.row.key).collect();
+            assert_eq!(keys, expected, "{seeds:?} seeds of {text}");
+        }
+    }
+}
+
+#[test]
+fn only_the_seed_of_the_run_is_replaced() {
+    let text = "# p\nseed = 1\n[run]\nrepeat = 1\nseed = 1\n\n[x]\nseed = 1\n";
+    let expected = "# p\nseed = 1\n[run]\nrepeat = 1\nseed = 27\n\n[x]\nseed = 1\n";
+    assert_eq!(with_seed(text, 1, 27).as_deref(), Some(expected));
+    assert_eq!(with_seed(text, 27, 1), None);
+    assert_eq!(with_seed("\n[run]\nseed = 12\n", 1, 2), None, "a longer number");
+    assert_eq!(with_seed("\n[run]\nrepeat = 1\n[x]\nseed = 1\n", 1, 2), None, "another table");
+    assert_eq!(with_seed("seed = 1\n", 1, 2), None);
+}
+
+#[test]
 fn an_invalid_scenario_and_a_panic_are_error_rows() {
     let plan = plan(&PLAN.replace("receive-buffer", "recieve-buffer"));
     let runs = all_runs(&plan.runs(SIM, &load));

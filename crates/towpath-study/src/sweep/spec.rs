@@ -7,12 +7,13 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
+use towpath_os::batch;
 use towpath_scenario::World;
 
 use super::{MAX_CHUNK_RUNS, SweepError};
 use crate::plan::{FileLoader, Plan};
 use crate::row::ENGINE_VERSION;
-use crate::runs::{RunGrid, RunSelection, short_hash};
+use crate::runs::{CheckedPoint, RunGrid, RunSelection, short_hash};
 
 /// Number of runs of a chunk in the emulated world, where each takes real time.
 const EMU_CHUNK_RUNS: u32 = 1;
@@ -149,7 +150,10 @@ fn check_points(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
         draws.map(|draw| draw.name.as_str()).chain([crate::plan::SAMPLE_PARAMETER]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
     let mut keys = Vec::new();
-    for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let check = |point: usize| runs.check_point(point);
+    batch::in_order(runs.point_count(), threads, check, |_, checked| {
+        let Some(CheckedPoint { first: run, keys: keys_of_point }) = checked else { return true };
         let mut point_text = format!("variant `{}`", run.row.variant);
         for (name, value) in &run.row.parameters {
             if !drawn_names.contains(&name.as_str()) {
@@ -157,14 +161,15 @@ fn check_points(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
                 let _ = write!(point_text, ", {name} `{}`", value.text);
             }
         }
-        keys.push(run.row.key);
+        keys.extend(keys_of_point);
         let error = run.scenario.err();
         let (_, point_error) =
             points.entry(point_text).or_insert_with(|| (run.index, error.clone()));
         if error.is_none() {
             *point_error = None;
         }
-    }
+        true
+    });
     let error = points
         .into_iter()
         .filter_map(|(point_text, (index, error))| Some((index, point_text, error?)));
