@@ -313,14 +313,15 @@ impl Sweep {
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<WorkReport, SweepError> {
         self.with_runs(|runs| {
-            let pending = shard.order(self.pending_chunks(&self.chunks(runs))?);
-            let pending_runs: usize = pending.iter().map(|chunk| chunk.runs.len()).sum();
-            let mut finished = runs.len() - pending_runs;
+            let count = |chunks: &[RunChunk]| chunks.iter().map(|chunk| chunk.runs.len()).sum();
+            let pending = self.pending_chunks(&self.chunks(runs))?;
+            let mut finished = runs.len() - count(&pending);
+            let (own, mut others) = shard.split(pending);
             let mut replaced = Vec::new();
-            self.run_chunks((runs, &pending), threads, perform, &mut |event| match event {
+            let mut on_event = |event: ChunkEvent<'_>, finished: &mut usize| match event {
                 ChunkEvent::Run => {
-                    finished += 1;
-                    progress(finished, runs.len())
+                    *finished += 1;
+                    progress(*finished, runs.len())
                 }
                 ChunkEvent::End { chunk, .. } => {
                     if chunk.is_damaged {
@@ -328,7 +329,21 @@ impl Sweep {
                     }
                     true
                 }
+            };
+            self.run_chunks((runs, &own), threads, perform, &mut |event| {
+                on_event(event, &mut finished)
             })?;
+            let before: usize = count(&others);
+            let is_own_done = finished == runs.len() - before;
+            if is_own_done && !others.is_empty() {
+                // One listing costs less than a look at every chunk of a thousand workers.
+                let listing = self.list()?;
+                others.retain(|chunk| chunk.is_damaged || !listing.contains_key(&chunk.name));
+                finished += before - count(&others);
+                self.run_chunks((runs, &others), threads, perform, &mut |event| {
+                    on_event(event, &mut finished)
+                })?;
+            }
             Ok(WorkReport { replaced })
         })
     }
@@ -530,13 +545,13 @@ impl Shard {
     /// The only process of a sweep.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// Returns its own chunks from the beginning, then those of others from the end.
-    fn order(self, chunks: Vec<RunChunk>) -> Vec<RunChunk> {
+    /// Returns its own chunks from the beginning, and those of others from the end.
+    fn split(self, chunks: Vec<RunChunk>) -> (Vec<RunChunk>, Vec<RunChunk>) {
         let is_own =
             |chunk: &RunChunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;
-        let (mut ordered, others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(is_own);
-        ordered.extend(others.into_iter().rev());
-        ordered
+        let (own, mut others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(is_own);
+        others.reverse();
+        (own, others)
     }
 }
 

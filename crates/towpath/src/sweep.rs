@@ -19,8 +19,8 @@ use towpath_study::plan::{EXAMPLE, Plan};
 use towpath_study::row::RunRow;
 use towpath_study::runs::RunSelection;
 use towpath_study::sweep::{
-    CompactReport, DEFAULT_ROWS_PER_FILE, MAX_CHUNK_RUNS, Shard, StoredRows, Sweep, SweepLocation,
-    SweepProgress, SweepSpec,
+    CompactReport, DEFAULT_ROWS_PER_FILE, MAX_CHUNK_RUNS, Shard, StoredRows, Sweep, SweepError,
+    SweepLocation, SweepProgress, SweepSpec,
 };
 use towpath_study::{summary, table};
 
@@ -226,7 +226,10 @@ fn show_end(
         ui.progress(&format!("rows of {} of {} runs are stored", status.done, status.runs));
         return Ok(status.done == status.runs);
     }
-    let stored = sweep.read()?;
+    let Some(stored) = read_rows(sweep, ui)? else {
+        let status = sweep.progress()?;
+        return Ok(status.done == status.runs);
+    };
     let all_done = print_rows(sweep, &stored, &arguments.shown, ui)?;
     let page = write_page(sweep, &stored.rows, folder, &arguments.shown.metrics)?;
     ui.progress(&format!("rows: {}", folder.display()));
@@ -300,6 +303,16 @@ fn print_rows(
     Ok(failed_runs.is_empty() && rows.len() == sweep.run_count())
 }
 
+/// Reads all rows. Prints a warning and returns `None` if they need too much memory.
+fn read_rows(sweep: &Sweep, ui: &mut Ui) -> Result<Option<StoredRows>, CliError> {
+    let read = sweep.read();
+    if let Err(error @ SweepError::TooMuch(..)) = &read {
+        ui.warn(&Warning { text: error.to_string(), hint: error.hint() });
+        return Ok(None);
+    }
+    Ok(Some(read?))
+}
+
 /// Writes the summary page next to the rows.
 fn write_page(
     sweep: &Sweep,
@@ -321,16 +334,20 @@ fn write_page(
 
 fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let sweep = Sweep::open(SweepLocation::parse(folder))?;
-    let stored = sweep.read()?;
-    let all_done = print_rows(&sweep, &stored, shown, ui)?;
-    // A user with read access only still gets the progress of the sweep.
-    let page = write_page(&sweep, &stored.rows, folder, &shown.metrics).ok();
     let listed = sweep.progress()?;
-    // A listing does not show every damage.
-    let progress = SweepProgress {
-        done: listed.done.min(stored.rows.len()),
-        chunks_done: listed.chunks_done.min(listed.chunks - stored.damaged.len()),
-        ..listed
+    let (progress, all_done, page) = if let Some(stored) = read_rows(&sweep, ui)? {
+        let all_done = print_rows(&sweep, &stored, shown, ui)?;
+        // A user with read access only still gets the progress of the sweep.
+        let page = write_page(&sweep, &stored.rows, folder, &shown.metrics).ok();
+        // A listing does not show every damage.
+        let progress = SweepProgress {
+            done: listed.done.min(stored.rows.len()),
+            chunks_done: listed.chunks_done.min(listed.chunks - stored.damaged.len()),
+            ..listed
+        };
+        (progress, all_done, page)
+    } else {
+        (listed, listed.done == listed.runs, None)
     };
     let plan = &sweep.plan().name;
     ui.progress(&format!(

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use towpath_result::input::InputError;
 use towpath_scenario::{ScenarioErrors, World};
 
 use super::store::StorageError;
@@ -46,6 +47,9 @@ pub enum SweepError {
     /// A file of the sweep exceeds the memory budget, or rows cannot be written as a table.
     #[error("`{path}` is not a part of a sweep: {why}", path = .0.display(), why = .1)]
     Table(PathBuf, #[source] TableError),
+    /// All rows together exceed the memory budget.
+    #[error("the rows of `{place}` are too many to read: {why}", place = .0.display(), why = .1)]
+    TooMuch(PathBuf, #[source] InputError),
     /// A file of the sweep is truncated, or has other rows than those of its chunk.
     #[error("`{path}` is damaged: {why}", path = .0.display(), why = .1)]
     Damaged(PathBuf, String),
@@ -85,6 +89,9 @@ impl SweepError {
             }
             Self::Version { .. } => "name another folder with `--out`".to_owned(),
             Self::None(_) => "`towpath sweep PLAN --out DIR` makes one".to_owned(),
+            Self::TooMuch(..) => {
+                "`towpath sweep compact` writes them into few files, for other programs".to_owned()
+            }
             Self::Table(..) => "remove it, and do the sweep again".to_owned(),
             Self::Damaged(..) | Self::Unfinished { .. } => {
                 "repeat `towpath sweep PLAN` with the same `--out`".to_owned()

@@ -60,7 +60,7 @@ impl Sweep {
     }
 
     /// Repeats `count` runs, drawn with `seed` from those with stored rows. Returns the differing
-    /// rows together with the new ones.
+    /// rows together with the new ones. Reads only the chunks of these runs.
     pub fn verify(
         &self,
         (count, seed): (usize, u64),
@@ -68,16 +68,22 @@ impl Sweep {
         perform: RunFn<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Vec<(RunRow, RunRow)>, SweepError> {
-        let stored = self.rows()?;
-        let stored: BTreeMap<_, _> = stored.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let listing = self.list()?;
         self.with_runs(|runs| {
-            let mut candidates: Vec<_> = (0..runs.len())
-                .filter_map(|index| runs.get(index))
-                .filter(|run| stored.contains_key(&run.row.key))
-                .map(|run| (short_hash(format!("{seed} {}", run.row.key).as_bytes()), run.index))
-                .collect();
+            let mut chunks = self.chunks(runs);
+            chunks.retain(|chunk| self.complete_file(chunk, &listing).is_some());
+            let indices = chunks.iter().flat_map(|chunk| chunk.runs.clone());
+            let numbered =
+                indices.map(|index| (short_hash(format!("{seed} {index}").as_bytes()), index));
+            let mut candidates: Vec<_> = numbered.collect();
             candidates.sort();
             candidates.truncate(count);
+            chunks.retain(|chunk| candidates.iter().any(|(_, index)| chunk.runs.contains(index)));
+            let mut stored = BTreeMap::new();
+            for rows in self.read_all(&chunks, &self.row_budget()?)? {
+                let rows = rows.map_err(|(path, reason)| SweepError::Damaged(path, reason))?;
+                stored.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
+            }
             let mut differing = Vec::new();
             let work = |position: usize| {
                 let (_, index) = candidates.get(position)?;
@@ -172,11 +178,24 @@ impl Sweep {
     fn read_chunks(&self) -> Result<Vec<ChunkRows>, SweepError> {
         let row_budget = self.row_budget()?;
         let chunks = self.with_runs(|runs| self.chunks(runs));
-        self.inspect_all(&chunks, Some(&row_budget), |chunk, state| match state {
+        self.read_all(&chunks, &row_budget)
+    }
+
+    /// Returns the rows of some chunks, whose memory is charged to `row_budget`.
+    fn read_all(
+        &self,
+        chunks: &[RunChunk],
+        row_budget: &ReadBudget,
+    ) -> Result<Vec<ChunkRows>, SweepError> {
+        let read = self.inspect_all(chunks, Some(row_budget), |chunk, state| match state {
             ChunkState::Absent => Ok(Vec::new()),
             ChunkState::Complete(rows) => Ok(rows),
             ChunkState::Damaged { reason, .. } => Err((self.place.join(&chunk.name), reason)),
-        })
+        });
+        if let Err(SweepError::Table(_, TableError::TooMuch(error))) = read {
+            return Err(SweepError::TooMuch(self.place.clone(), error));
+        }
+        read
     }
 
     pub(super) fn row_budget(&self) -> Result<ReadBudget, SweepError> {

@@ -185,9 +185,10 @@ fn a_shard_runs_its_own_part_and_then_helps_from_the_end() {
     let chunks = (0..7)
         .map(|index| RunChunk { index, runs: 0..1, name: String::new(), is_damaged: false })
         .collect();
-    let order = Shard { number: 2, of: 3 }.order(chunks);
-    let order: Vec<_> = order.iter().map(|chunk| chunk.index).collect();
-    assert_eq!(order, [1, 4, 6, 5, 3, 2, 0]);
+    let (own, others) = Shard { number: 2, of: 3 }.split(chunks);
+    let indices = |chunks: Vec<RunChunk>| chunks.into_iter().map(|chunk| chunk.index);
+    assert_eq!(indices(own).collect::<Vec<_>>(), [1, 4]);
+    assert_eq!(indices(others).collect::<Vec<_>>(), [6, 5, 3, 2, 0]);
 }
 
 /// A store that overwrites whatever the request says, as servers without conditional writes do.

@@ -112,6 +112,29 @@ fn two_processes_share_a_sweep_without_duplicate_rows() {
 }
 
 #[test]
+fn rows_that_need_too_much_memory_are_not_shown_but_counted_verified_and_compacted() {
+    let folder = sweep_folder(PLAN);
+    assert_eq!(folder.run(&sweep_arguments(&[])).code, Some(0));
+    let with_little_memory = |arguments: &[&str]| {
+        let mut command = folder.program(binary());
+        command.args(arguments).env("TOWPATH_MAX_INPUT", "30kB");
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, progress) = with_little_memory(&["sweep", "status", "rows"]);
+    assert_eq!(code, Some(0), "{progress}");
+    assert!(progress.contains("warning: the rows of `rows` are too many to read"), "{progress}");
+    assert!(progress.contains("24 of 24 runs are done, in 12 of 12 files"), "{progress}");
+    let (code, progress) = with_little_memory(&sweep_arguments(&[]));
+    assert_eq!(code, Some(0), "{progress}");
+    let (code, progress) = with_little_memory(&["sweep", "verify", "rows", "--runs", "1"]);
+    assert_eq!(code, Some(0), "{progress}");
+    let compact = ["sweep", "compact", "rows", "--rows-per-file", "4"];
+    let (code, progress) = with_little_memory(&compact);
+    assert_eq!(code, Some(0), "{progress}");
+}
+
+#[test]
 fn a_sweep_is_the_same_bytes_with_any_number_of_threads() {
     let (single, double) = (sweep_folder(PLAN), sweep_folder(PLAN));
     for (folder, jobs) in [(&single, "1"), (&double, "2")] {
