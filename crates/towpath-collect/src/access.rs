@@ -15,11 +15,15 @@ pub enum Role {
     Uploader,
     /// May do everything, which includes tokens.
     Admin,
+    /// Device of a volunteer: may upload runs, and read its own state and runs.
+    Device,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 3] = [Self::Viewer, Self::Uploader, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::Uploader, Self::Admin, Self::Device];
+    /// Roles that an operator may give to a token. A device gets its token when it joins.
+    pub const GRANTED: [Self; 3] = [Self::Uploader, Self::Viewer, Self::Admin];
 
     /// Returns the role's name.
     pub fn name(self) -> &'static str {
@@ -27,6 +31,7 @@ impl Role {
             Self::Viewer => "viewer",
             Self::Uploader => "uploader",
             Self::Admin => "admin",
+            Self::Device => "device",
         }
     }
 
@@ -37,7 +42,7 @@ impl Role {
 
     /// Returns true if the role may add runs.
     pub(crate) fn may_upload(self) -> bool {
-        matches!(self, Self::Uploader | Self::Admin)
+        matches!(self, Self::Uploader | Self::Admin | Self::Device)
     }
 }
 

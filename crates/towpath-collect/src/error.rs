@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::bucket::{BucketError, BucketFailure};
 
 use towpath_report::TableError;
+use towpath_result::device::MAX_DEVICE_NAME_BYTES;
 
 /// Reason why the collector cannot do its work.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +80,30 @@ pub enum CollectError {
     /// No token has the name or identifier.
     #[error("no valid token is named `{0}`")]
     NoToken(String),
+    /// An open invitation has the name.
+    #[error("there is an open invitation for `{0}` already")]
+    InvitationExists(String),
+    /// A name is not usable for a device.
+    #[error("a device's name is one line of 1 to {MAX_DEVICE_NAME_BYTES} bytes")]
+    DeviceName,
+    /// No device has the name or identifier.
+    #[error("neither a valid device nor an open invitation is named `{0}`")]
+    NoDevice(String),
+    /// A join code is unknown, used or expired.
+    #[error("the code is not valid: it is unknown, used or expired")]
+    InvalidJoinCode,
+    /// The owner of a device has accepted another version of the consent text.
+    #[error("the current version of the consent text is {current}")]
+    OtherConsent {
+        /// Version of the current text.
+        current: u32,
+    },
+    /// The owner of a device has not accepted the current consent text.
+    #[error("the owner of this device has not accepted the current consent text")]
+    NoConsent,
+    /// A file is not usable as the consent text.
+    #[error("the consent text is not usable: {0}")]
+    ConsentText(String),
 }
 
 impl CollectError {
@@ -106,6 +131,23 @@ impl CollectError {
             Self::NeverServed { .. } => "start it with `towpath collect serve`",
             Self::TokenExists(_) => "choose another name, or revoke that token first",
             Self::NoToken(_) => "`towpath collect token list` shows all tokens",
+            Self::InvitationExists(_) => {
+                "choose another name, or end the invitation: `towpath collect device revoke NAME`"
+            }
+            Self::DeviceName => "use a name such as `ada-laptop`",
+            Self::NoDevice(_) => "`towpath collect device list` shows all devices",
+            Self::InvalidJoinCode => "ask the operator of the collector for a new code",
+            Self::OtherConsent { .. } => {
+                "read the current text and accept it: `towpath agent join` or `towpath agent consent`"
+            }
+            Self::NoConsent => {
+                "read the current text and accept it with `towpath agent consent`, or join again with \
+                 `towpath agent join`"
+            }
+            Self::ConsentText(_) => {
+                "use plain text in UTF-8, of at most 16,000 bytes, with an empty line between \
+                 paragraphs"
+            }
             Self::Database(_)
             | Self::Migration(_)
             | Self::Object(_)
@@ -136,7 +178,14 @@ impl CollectError {
             | Self::Choice(_)
             | Self::RecordsElsewhere { .. }
             | Self::TokenExists(_)
-            | Self::NoToken(_) => return false,
+            | Self::NoToken(_)
+            | Self::InvitationExists(_)
+            | Self::DeviceName
+            | Self::NoDevice(_)
+            | Self::InvalidJoinCode
+            | Self::OtherConsent { .. }
+            | Self::NoConsent
+            | Self::ConsentText(_) => return false,
         };
         ["is full", "No space left", "disk full"].iter().any(|words| text.contains(words))
     }

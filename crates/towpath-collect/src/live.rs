@@ -163,6 +163,11 @@ impl LiveRuns {
         }
     }
 
+    /// Drops all runs of a token.
+    pub(crate) fn forget(&self, uploader: &str) {
+        self.lock().retain(|_, run| run.uploader != uploader);
+    }
+
     /// Returns the facts of all runs in progress, the oldest first.
     pub(crate) fn list(&self, now_us: i64) -> Vec<LiveFacts> {
         let runs = self.lock();

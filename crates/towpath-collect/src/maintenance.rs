@@ -1,7 +1,7 @@
 //! Work of the operator: backup, restore, and removal of old runs.
 //!
-//! A backup is independent of the database: one file in JSON Lines with tokens and rows, and one
-//! file for each run's records. So it also moves a collector from SQLite to PostgreSQL.
+//! A backup is independent of the database: one file in JSON Lines with tokens, devices and runs, and
+//! one file for each run's records. So it also moves a collector from SQLite to PostgreSQL.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Token;
+use crate::device::{Consent, DeviceRow};
 use crate::entry::RunEntry;
 use crate::error::CollectError;
 use crate::store::{Store, create_private, unusable};
@@ -25,6 +26,10 @@ pub(crate) const BATCH_RUNS: i64 = 500;
 enum BackupRow {
     /// A token with the hash of its secret.
     Token { token: Token, secret_hash: String },
+    /// A version of the consent text.
+    Consent { consent: Consent },
+    /// A device, whose token is in a row before.
+    Device { device: DeviceRow },
     /// A run with the identifier of the token that uploaded it.
     Run { run: Box<RunEntry>, uploader: String },
 }
@@ -38,6 +43,8 @@ pub struct MaintenanceReport {
     pub bytes: u64,
     /// Runs that were there already.
     pub skipped: u64,
+    /// Runs that were left out, since the owners of their devices have deleted them here.
+    pub withdrawn: u64,
 }
 
 impl MaintenanceReport {
@@ -58,6 +65,12 @@ impl Store {
         let mut rows = BufWriter::new(File::create(&temporary).map_err(failed)?);
         for (token, secret_hash) in self.catalogue.token_rows().await? {
             write_row(&mut rows, &BackupRow::Token { token, secret_hash }).map_err(failed)?;
+        }
+        for consent in self.catalogue.consent_rows().await? {
+            write_row(&mut rows, &BackupRow::Consent { consent }).map_err(failed)?;
+        }
+        for device in self.catalogue.device_rows().await? {
+            write_row(&mut rows, &BackupRow::Device { device }).map_err(failed)?;
         }
         let (mut report, mut last_id) = (MaintenanceReport::default(), String::new());
         loop {
@@ -107,6 +120,7 @@ impl Store {
     }
 
     /// Adds everything from a backup. Runs and tokens that are here already are left as they are.
+    /// Runs of devices whose owners have withdrawn their consent here are left out.
     pub async fn restore(&self, source: &Path) -> Result<MaintenanceReport, CollectError> {
         let path = source.join(ROWS_FILE);
         let failed = |error| unusable(&path, error);
@@ -119,6 +133,13 @@ impl Store {
                 BackupRow::Token { token, secret_hash } => {
                     self.catalogue.insert_token(&token, &secret_hash).await?;
                 }
+                BackupRow::Consent { consent } => self.catalogue.add_consent(consent).await?,
+                BackupRow::Device { device } => self.catalogue.add_device(&device).await?,
+                BackupRow::Run { run: _, uploader }
+                    if self.catalogue.has_withdrawn(&uploader).await? =>
+                {
+                    report.withdrawn += 1;
+                }
                 BackupRow::Run { run, uploader } => {
                     let path = records_path(source, &run.id);
                     let bytes = fs::read(&path).map_err(|error| unusable(&path, error))?;
@@ -127,7 +148,7 @@ impl Store {
                         continue;
                     }
                     self.objects.put(&run.id, bytes).await?;
-                    self.catalogue.insert_run(&run, &uploader).await?;
+                    self.catalogue.insert_run(&run, (&uploader, None)).await?;
                     report.count(&run);
                 }
             }

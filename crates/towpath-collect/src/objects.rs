@@ -73,6 +73,19 @@ impl Objects {
         Ok(bytes.into())
     }
 
+    /// Returns true if the records of a run are stored.
+    pub(crate) async fn exists(&self, id: &str) -> Result<bool, CollectError> {
+        let location = location(id);
+        self.run(async {
+            match self.store.head(&location).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::NotFound { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
     /// Removes the records of a run, if they exist.
     pub(crate) async fn delete(&self, id: &str) -> Result<(), CollectError> {
         let location = location(id);

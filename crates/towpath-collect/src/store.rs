@@ -1,6 +1,9 @@
 //! The collector's data: the catalogue and the records, opened together.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::RwLock;
 
 use crate::access::{Role, Token};
 use crate::bucket::BucketConfig;
@@ -36,6 +39,9 @@ pub struct StoreConfig {
 pub struct Store {
     pub(crate) catalogue: Catalogue,
     pub(crate) objects: Objects,
+    /// Lock for writing while a row and its records are deleted, so that no upload of the same run
+    /// comes between the two.
+    pub(crate) uploads: Arc<RwLock<()>>,
     dir: PathBuf,
 }
 
@@ -56,7 +62,7 @@ impl Store {
             Some(address) => Catalogue::open_address(address).await?,
             None => Catalogue::open_file(&path.join(CATALOGUE_FILE)).await?,
         };
-        let store = Self { catalogue, objects, dir: path };
+        let store = Self { catalogue, objects, uploads: Arc::default(), dir: path };
         store.check_place(config.objects.as_ref().map(BucketConfig::address)).await?;
         Ok(store)
     }
@@ -106,14 +112,20 @@ impl Store {
     ///
     /// The browser gets a token of its own, so that it can be revoked.
     pub async fn create_login_link(&self, role: Role) -> Result<String, CollectError> {
-        let path = self.dir.join(ADDRESS_FILE);
-        let address = std::fs::read_to_string(&path);
-        let address = address.map_err(|source| CollectError::NeverServed { path, source })?;
+        let address = self.noted_address()?;
         let now_us = time::now_us();
         let name = format!("browser-{}", crate::secret::random_id()?);
         let (token, _) = self.catalogue.create_token(&name, role, now_us).await?;
         let code = self.catalogue.create_login_code(&token, now_us).await?;
-        Ok(format!("{}/login?code={code}", address.trim()))
+        Ok(format!("{address}/login?code={code}"))
+    }
+
+    /// Returns the address at which the site was served last, without a slash at the end.
+    pub(crate) fn noted_address(&self) -> Result<String, CollectError> {
+        let path = self.dir.join(ADDRESS_FILE);
+        let address = std::fs::read_to_string(&path);
+        let address = address.map_err(|source| CollectError::NeverServed { path, source })?;
+        Ok(address.trim().to_owned())
     }
 
     /// Notes the address of the site, for login links.
@@ -135,11 +147,19 @@ impl Store {
         uploader: &Token,
         body: Vec<u8>,
     ) -> Result<bool, CollectError> {
+        let _guard = self.uploads.read().await;
         if self.catalogue.run(&run.id).await?.is_some() {
             return Ok(false);
         }
         self.objects.put(&run.id, body).await?;
-        self.catalogue.insert_run(run, &uploader.id).await
+        let inserted = self.catalogue.insert_run(run, (&uploader.id, Some(uploader.role))).await;
+        // The owner of the device may have withdrawn the consent since the start of the upload.
+        if matches!(inserted, Err(CollectError::NoConsent))
+            && self.catalogue.run(&run.id).await?.is_none()
+        {
+            self.objects.delete(&run.id).await?;
+        }
+        inserted
     }
 }
 

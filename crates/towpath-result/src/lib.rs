@@ -18,6 +18,7 @@ pub mod accounting;
 mod capture;
 mod connection;
 mod datagrams;
+pub mod device;
 pub mod expect;
 pub mod format;
 pub mod frames;

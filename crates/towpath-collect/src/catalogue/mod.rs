@@ -1,7 +1,8 @@
-//! The catalogue: tokens, sessions and one row for each run, in SQLite or PostgreSQL.
+//! The catalogue: tokens, sessions, devices and one row for each run, in SQLite or PostgreSQL.
 //!
 //! Both databases get the same statements. Only the migrations differ, in the names of types.
 
+mod devices;
 mod page;
 mod runs;
 mod tokens;
@@ -106,6 +107,17 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Removes the log of SQLite, which contains deleted rows. Best effort: a reader may use it.
+    pub(crate) async fn erase_log(&self) {
+        if self.kind == DatabaseKind::Postgres {
+            return;
+        }
+        let checkpoint = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)");
+        if let Err(error) = checkpoint.fetch_optional(&self.pool).await {
+            tracing::warn!("cannot remove the log of the catalogue: {error}");
+        }
+    }
+
     /// Statement that begins a transaction which writes.
     ///
     /// SQLite must take the lock at once: a transaction that reads first cannot always take it
@@ -124,6 +136,7 @@ const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'
 
 /// Settings of each SQLite connection.
 ///
-/// With `synchronous = FULL`, a confirmed upload survives a loss of power.
+/// With `synchronous = FULL`, a confirmed upload survives a loss of power. With `secure_delete`, the
+/// file does not contain deleted rows.
 const SQLITE_SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-     PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 10000; PRAGMA cache_size = -32768";
+     PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 10000; PRAGMA cache_size = -32768";

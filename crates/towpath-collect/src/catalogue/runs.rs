@@ -5,6 +5,8 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 
 use super::Catalogue;
+use super::devices::lock_consented;
+use crate::access::Role;
 use crate::entry::{RunEntry, RunGroup};
 use crate::error::CollectError;
 use crate::time::day;
@@ -24,13 +26,19 @@ pub(super) const RUN_COLUMNS: &str = "r.id, r.content_hash, r.received_us, r.sta
 
 impl Catalogue {
     /// Adds a run; returns false if the catalogue has it already.
+    ///
+    /// Fails for a device whose owner has not accepted the current consent text. `None` as the role
+    /// adds a run of a backup, whose uploader may have lost its access since.
     pub(crate) async fn insert_run(
         &self,
         run: &RunEntry,
-        uploader: &str,
+        (uploader, role): (&str, Option<Role>),
     ) -> Result<bool, CollectError> {
         let group_id = run.group.id();
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
+        if role == Some(Role::Device) {
+            lock_consented(&mut transaction, uploader).await?;
+        }
         insert_group(&group_id, &run.group).execute(&mut *transaction).await?;
         let inserted = insert(run, &group_id, uploader).execute(&mut *transaction).await?;
         if inserted.rows_affected() == 0 {
@@ -82,16 +90,36 @@ impl Catalogue {
     /// Removes the row of a run and its counts.
     pub(crate) async fn delete_run(&self, run: &RunEntry) -> Result<(), CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
-        let deleted = sqlx::query("DELETE FROM runs WHERE id = $1")
-            .bind(run.id.clone())
-            .execute(&mut *transaction)
-            .await?;
-        if deleted.rows_affected() > 0 {
-            change_counts(&mut transaction, &run.group.id(), run.started_us, -1).await?;
-        }
+        remove_run(&mut transaction, run).await?;
         transaction.commit().await?;
         Ok(())
     }
+}
+
+/// Removes the row of a run and its counts; returns false if there is no such row.
+///
+/// A group without runs is removed as well, since it has the name of a host.
+pub(super) async fn remove_run(
+    transaction: &mut Transaction<'_, Any>,
+    run: &RunEntry,
+) -> Result<bool, CollectError> {
+    let deleted = sqlx::query("DELETE FROM runs WHERE id = $1")
+        .bind(run.id.clone())
+        .execute(&mut **transaction)
+        .await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(false);
+    }
+    let group_id = run.group.id();
+    change_counts(transaction, &group_id, run.started_us, -1).await?;
+    for statement in [
+        "DELETE FROM period_counts WHERE run_group IN \
+         (SELECT id FROM run_groups WHERE id = $1 AND runs = 0)",
+        "DELETE FROM run_groups WHERE id = $1 AND runs = 0",
+    ] {
+        sqlx::query(statement).bind(group_id.clone()).execute(&mut **transaction).await?;
+    }
+    Ok(true)
 }
 
 /// Adds `by` to the counts of a run's group and periods.
@@ -124,12 +152,14 @@ async fn change_counts(
 
 pub(super) type AnyQuery<'a> = Query<'a, Any, sqlx::any::AnyArguments>;
 
+/// Adds a group, or locks it: a simultaneous removal of its last run must not remove it.
 fn insert_group<'a>(id: &str, group: &RunGroup) -> AnyQuery<'a> {
     let RunGroup { scenario, world, transport, host, server, family, version, outcome } =
         group.clone();
     sqlx::query(
         "INSERT INTO run_groups (id, scenario, world, transport, host, server, family, version, \
-         outcome, runs) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) ON CONFLICT (id) DO NOTHING",
+         outcome, runs) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) \
+         ON CONFLICT (id) DO UPDATE SET runs = run_groups.runs",
     )
     .bind(id.to_owned())
     .bind(scenario)

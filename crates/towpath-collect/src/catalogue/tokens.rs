@@ -1,7 +1,7 @@
 //! Tokens, login links and sessions of browsers.
 
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{Any, Row as _, Transaction};
 
 use super::Catalogue;
 use crate::access::{Role, Token};
@@ -15,6 +15,10 @@ const SESSION_LIFETIME_US: i64 = 30 * crate::time::DAY_US;
 /// Resolution of a token's last use, which saves a write for each request.
 const USE_RESOLUTION_US: i64 = 60 * 1_000_000;
 
+/// Columns of a token, for [`token`].
+pub(super) const TOKEN_COLUMNS: &str =
+    "t.id, t.name, t.role, t.created_us, t.used_us, t.revoked_us";
+
 /// A browser that is logged in.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
@@ -23,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) csrf: String,
 }
 
-fn token(row: &AnyRow) -> Result<Token, sqlx::Error> {
+pub(super) fn token(row: &AnyRow) -> Result<Token, sqlx::Error> {
     let role: String = row.try_get("role")?;
     let role = role.parse().map_err(|error: String| sqlx::Error::Decode(error.into()))?;
     Ok(Token {
@@ -36,6 +40,70 @@ fn token(row: &AnyRow) -> Result<Token, sqlx::Error> {
     })
 }
 
+/// Fails if a valid token or an open invitation has this name.
+pub(super) async fn verify_unused(
+    transaction: &mut Transaction<'_, Any>,
+    name: &str,
+    now_us: i64,
+) -> Result<(), CollectError> {
+    let tokens = sqlx::query("SELECT id FROM tokens WHERE name = $1 AND revoked_us IS NULL");
+    let tokens = tokens.bind(name.to_owned());
+    if tokens.fetch_optional(&mut **transaction).await?.is_some() {
+        return Err(CollectError::TokenExists(name.to_owned()));
+    }
+    let codes = sqlx::query("SELECT name FROM join_codes WHERE name = $1 AND expires_us > $2");
+    let codes = codes.bind(name.to_owned()).bind(now_us);
+    if codes.fetch_optional(&mut **transaction).await?.is_some() {
+        return Err(CollectError::InvitationExists(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Adds a token with an unused name; returns its secret, which is not stored.
+pub(super) async fn insert_new_token(
+    transaction: &mut Transaction<'_, Any>,
+    name: &str,
+    role: Role,
+    now_us: i64,
+) -> Result<(Token, String), CollectError> {
+    let secret = format!("{TOKEN_PREFIX}{}", secret::random()?);
+    let id = secret::random_id()?;
+    verify_unused(transaction, name, now_us).await?;
+    sqlx::query(
+        "INSERT INTO tokens (id, name, role, secret_hash, created_us) \
+         VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(id.clone())
+    .bind(name.to_owned())
+    .bind(role.name())
+    .bind(stored_hash(&secret))
+    .bind(now_us)
+    .execute(&mut **transaction)
+    .await?;
+    let token = Token {
+        id,
+        name: name.to_owned(),
+        role,
+        created_us: now_us,
+        used_us: None,
+        revoked_us: None,
+    };
+    Ok((token, secret))
+}
+
+/// Ends the sessions and login links of revoked tokens.
+pub(super) async fn end_revoked_sessions(
+    transaction: &mut Transaction<'_, Any>,
+) -> Result<(), CollectError> {
+    for statement in [
+        "DELETE FROM sessions WHERE token IN (SELECT id FROM tokens WHERE revoked_us IS NOT NULL)",
+        "DELETE FROM login_links WHERE token IN (SELECT id FROM tokens WHERE revoked_us IS NOT NULL)",
+    ] {
+        sqlx::query(statement).execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
 impl Catalogue {
     /// Creates a token and returns its secret, which is not stored.
     pub(crate) async fn create_token(
@@ -44,34 +112,10 @@ impl Catalogue {
         role: Role,
         now_us: i64,
     ) -> Result<(Token, String), CollectError> {
-        let secret = format!("{TOKEN_PREFIX}{}", secret::random()?);
-        let id = secret::random_id()?;
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
-        let same_name = "SELECT id FROM tokens WHERE name = $1 AND revoked_us IS NULL";
-        if sqlx::query(same_name).bind(name).fetch_optional(&mut *transaction).await?.is_some() {
-            return Err(CollectError::TokenExists(name.to_owned()));
-        }
-        sqlx::query(
-            "INSERT INTO tokens (id, name, role, secret_hash, created_us) \
-             VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(id.clone())
-        .bind(name)
-        .bind(role.name())
-        .bind(stored_hash(&secret))
-        .bind(now_us)
-        .execute(&mut *transaction)
-        .await?;
+        let created = insert_new_token(&mut transaction, name, role, now_us).await?;
         transaction.commit().await?;
-        let token = Token {
-            id,
-            name: name.to_owned(),
-            role,
-            created_us: now_us,
-            used_us: None,
-            revoked_us: None,
-        };
-        Ok((token, secret))
+        Ok(created)
     }
 
     /// Returns all tokens, the newest first.
@@ -134,12 +178,7 @@ impl Catalogue {
         if revoked.rows_affected() == 0 {
             return Err(CollectError::NoToken(name.to_owned()));
         }
-        for statement in [
-            "DELETE FROM sessions WHERE token IN (SELECT id FROM tokens WHERE revoked_us IS NOT NULL)",
-            "DELETE FROM login_links WHERE token IN (SELECT id FROM tokens WHERE revoked_us IS NOT NULL)",
-        ] {
-            sqlx::query(statement).execute(&mut *transaction).await?;
-        }
+        end_revoked_sessions(&mut transaction).await?;
         transaction.commit().await?;
         Ok(())
     }

@@ -34,7 +34,7 @@ pub(crate) fn tokens(tokens: &[Token], session: &Session, created: Option<(&str,
                 label { "Name " input name="name" required maxlength="60"; }
                 label { "Role "
                     select name="role" {
-                        @for role in [Role::Uploader, Role::Viewer, Role::Admin] {
+                        @for role in Role::GRANTED {
                             option value=(role) { (role) }
                         }
                     }
@@ -43,7 +43,8 @@ pub(crate) fn tokens(tokens: &[Token], session: &Session, created: Option<(&str,
             }
             p.about {
                 "An uploader adds runs and reads nothing. A viewer reads everything. "
-                "An admin also manages tokens."
+                "An admin also manages tokens. A volunteer's device gets its token when it joins, "
+                "with a code from " code { "towpath collect device invite" } "."
             }
         }
     };

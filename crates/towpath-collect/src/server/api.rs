@@ -21,7 +21,7 @@ use super::openapi::{
     UploadHeaders, UploadRefusals, UploadReplySchema,
 };
 use super::principal::Principal;
-use super::{Refusal, Site};
+use super::{Refusal, Site, devices};
 use crate::access::Token;
 use crate::catalogue::SeriesPoint;
 use crate::change;
@@ -40,8 +40,8 @@ pub(super) const HASH_DIGITS: usize = 64;
     put,
     path = "/api/v1/runs/{id}",
     summary = "Store a run",
-    description = "A token of an uploader or an admin is necessary. A repeated upload has no \
-                   effect. `towpath upload` sends this request.",
+    description = "A token of an uploader, a device or an admin is necessary. A repeated upload \
+                   has no effect. `towpath upload` sends this request.",
     params(ContentHash, UploadHeaders),
     request_body(content = CompressedResult, content_type = "application/zstd"),
     responses(
@@ -60,6 +60,7 @@ pub(super) async fn upload(
 ) -> Result<Response, Refusal> {
     // Nothing of the body is read before its sender is known and has a permit.
     let uploader = principal.expect_uploader()?.clone();
+    devices::verify_consent(&site, &uploader).await?;
     let id: String = hash.chars().take(ID_DIGITS).collect();
     let claim = claim(hash, &headers);
     let _permit = site.bodies.acquire().await.map_err(|_| busy())?;

@@ -18,11 +18,10 @@ use tokio::time::{sleep, timeout};
 use towpath_result::upload::{FIRST_HEADER, LIVE_MEDIA_TYPE, MAX_LIVE_BYTES, live_id};
 use utoipa::ToSchema;
 
-use super::api;
 use super::openapi::{LiveHeaders, LiveId, LiveRefusals, ReadRefusals, RunRefusals};
 use super::principal::{PageClient, Principal};
 use super::refusal::PageRefusal;
-use super::{Refusal, Site};
+use super::{Refusal, Site, api, devices};
 use crate::live::{self, LiveError, LiveFacts, LiveState, LiveView};
 use crate::pages;
 use crate::time::{self, DAY_US};
@@ -37,8 +36,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
     post,
     path = "/api/v1/live/{id}",
     summary = "Show records of a run in progress",
-    description = "A token of an uploader or an admin is necessary. The collector shows the \
-                   records for up to a minute after the last request, and stores none of them. \
+    description = "A token of an uploader, a device or an admin is necessary. The collector shows \
+                   the records for up to a minute after the last request, and stores none of them. \
                    `towpath run --to` and `towpath measure --to` send this request.",
     params(LiveId, LiveHeaders),
     request_body(
@@ -56,7 +55,9 @@ pub(super) async fn receive(
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Refusal> {
-    let uploader = principal.expect_uploader()?.id.clone();
+    let uploader = principal.expect_uploader()?;
+    devices::verify_consent(&site, uploader).await?;
+    let uploader = uploader.id.clone();
     let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);
     let media_type = headers.get(header::CONTENT_TYPE).map(header::HeaderValue::as_bytes);
     if media_type != Some(LIVE_MEDIA_TYPE.as_bytes()) {

@@ -1,6 +1,7 @@
 //! The HTTP server: routes, limits and security headers.
 
 mod api;
+mod devices;
 mod live;
 mod metrics;
 mod next;

@@ -30,7 +30,7 @@ use utoipa_axum::routes;
 use super::api::HASH_DIGITS;
 use super::principal::{PageClient, Principal};
 use super::refusal::PageRefusal;
-use super::{Refusal, Site, api, live, metrics, tables, view};
+use super::{Refusal, Site, api, devices, live, metrics, tables, view};
 use crate::entry::ID_DIGITS;
 use crate::filter::{Facet, MAX_PAGE, MAX_VALUES, PAGE, RunFilter, SINCE, SORT, Sort, UNTIL};
 use crate::pages;
@@ -45,6 +45,11 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(api::series))
         .routes(routes!(live::list))
         .routes(routes!(live::records, live::receive))
+        .routes(routes!(devices::consent))
+        .routes(routes!(devices::join))
+        .routes(routes!(devices::device, devices::forget))
+        .routes(routes!(devices::runs))
+        .routes(routes!(devices::accept))
         .routes(routes!(openapi))
         .routes(routes!(view::badge))
         .routes(routes!(api::health))
@@ -351,11 +356,13 @@ pub(super) struct ErrorReplySchema {
 
 /// Returns the descriptions of refusals with these statuses.
 fn refusals(statuses: &[u16]) -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
-    let refusal = |status: &u16| {
-        let mut response = ResponseBuilder::new().description(match status {
+    let described = statuses.iter().map(|status| {
+        let description = match status {
             400 => "The query or a header is not valid.",
             401 => "The request has no valid token.",
-            403 => "The role of the token does not allow this.",
+            403 => {
+                "The role of the token, or the consent of a device's owner, does not allow this."
+            }
             404 => "There is no such run or table.",
             408 => "The request took longer than 120 s. The reply has no body.",
             409 => "Another run has this identifier, or the run is stored already.",
@@ -364,7 +371,18 @@ fn refusals(statuses: &[u16]) -> BTreeMap<String, RefOr<utoipa::openapi::Respons
             422 => "The result is damaged, or its format, hash, size or time is not accepted.",
             507 => "The disk of the collector is full.",
             _ => "The collector cannot reach its data, or is stopping.",
-        });
+        };
+        (*status, description)
+    });
+    described_refusals(&described.collect::<Vec<_>>())
+}
+
+/// Returns refusals with these statuses and descriptions.
+pub(super) fn described_refusals(
+    statuses: &[(u16, &str)],
+) -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+    let refusal = |(status, description): &(u16, &str)| {
+        let mut response = ResponseBuilder::new().description(*description);
         if *status != 408 {
             let reply = Ref::from_schema_name("ErrorReply");
             let content = ContentBuilder::new().schema(Some(reply)).build();

@@ -53,8 +53,20 @@ impl From<CollectError> for Refusal {
             return Self::new(StatusCode::INSUFFICIENT_STORAGE, "the collector's disk is full");
         }
         let refusal = match &error {
-            CollectError::TokenExists(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
-            CollectError::NoToken(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            CollectError::TokenExists(_)
+            | CollectError::InvitationExists(_)
+            | CollectError::OtherConsent { .. } => {
+                Self::new(StatusCode::CONFLICT, error.to_string())
+            }
+            CollectError::NoToken(_) | CollectError::NoDevice(_) => {
+                Self::new(StatusCode::NOT_FOUND, error.to_string())
+            }
+            CollectError::InvalidJoinCode | CollectError::NoConsent => {
+                Self::new(StatusCode::FORBIDDEN, error.to_string())
+            }
+            CollectError::DeviceName | CollectError::ConsentText(_) => {
+                Self::new(StatusCode::BAD_REQUEST, error.to_string())
+            }
             CollectError::Database(_)
             | CollectError::Migration(_)
             | CollectError::DatabaseAddress(_)

@@ -162,7 +162,9 @@ pub(super) async fn login(
     };
     let error = match &token {
         Some(token) if token.role.may_view() => None,
-        Some(_) => Some("An uploader's token cannot read pages. Use a viewer's or an admin's."),
+        Some(_) => {
+            Some("This token is for uploads, and cannot read pages. Use a viewer's or an admin's.")
+        }
         None if form.code.is_some() => {
             Some("This link was used already, or is older than ten minutes.")
         }
@@ -247,6 +249,11 @@ pub(super) async fn create_token(
     verify_csrf(session, &form.csrf)?;
     let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
     let role: Role = form.role.parse().map_err(bad)?;
+    if !Role::GRANTED.contains(&role) {
+        return Err(bad("a device gets its token when it joins".to_owned())
+            .with_hint("`towpath collect device invite NAME` prints a code for it")
+            .into());
+    }
     let name = form.name.trim();
     if name.is_empty() || name.chars().count() > MAX_NAME_CHARS {
         return Err(bad(format!("a token's name has 1 to {MAX_NAME_CHARS} characters")).into());

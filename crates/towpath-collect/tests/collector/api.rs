@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use towpath_collect::Role;
 use towpath_result::Record;
+use towpath_result::device::{DEVICE_PATH, JOIN_PATH};
 use towpath_result::upload::{LIVE_MEDIA_TYPE, content_hash, live_id};
 
 use crate::site::{
@@ -21,6 +22,8 @@ struct Described {
     document: Value,
     /// Token of an administrator.
     token: String,
+    /// Token of a device with one run.
+    device_token: String,
     id: String,
     live_id: String,
     /// Records of the run in progress.
@@ -51,9 +54,12 @@ impl Described {
             .header("towpath-first", "0")
             .send(&live_records);
         assert_eq!(sent.unwrap().status(), 204);
+        let device_token = site.join("ada");
+        let reply = site.client(&device_token).upload(&result(14, |_| {}));
+        assert_eq!(reply.status, 201, "{}", reply.body);
         let viewer = site.client(&site.token("reader", Role::Viewer));
         let document = viewer.get("/api/v1/openapi.json").json();
-        Self { collector, site, viewer, document, token, id, live_id, live_records }
+        Self { collector, site, viewer, document, token, device_token, id, live_id, live_records }
     }
 
     /// Returns all operations: method, path and description.
@@ -71,6 +77,9 @@ impl Described {
     /// Requests a path with real values of its parameters.
     fn get(&self, path: &str) -> Reply {
         let path = path.replace("/live/{id}", &format!("/live/{}", self.live_id));
+        if path.starts_with(DEVICE_PATH) {
+            return self.site.client(&self.device_token).get(&path);
+        }
         self.viewer.get(&path.replace("{id}", &self.id).replace("{file}", "subflows.csv"))
     }
 
@@ -252,10 +261,26 @@ fn refusals_are_described() {
         ("/api/v1/openapi.json", 401, site.unauthenticated().get("/api/v1/openapi.json")),
         ("/api/v1/runs", 403, uploader.get("/api/v1/runs")),
         (path, 404, described.viewer.get("/api/v1/runs/00")),
+        (DEVICE_PATH, 401, site.unauthenticated().get(DEVICE_PATH)),
+        (DEVICE_PATH, 403, uploader.get(DEVICE_PATH)),
     ];
+    let join = |body: &[u8]| {
+        let json = [("content-type", "application/json")];
+        uploader.post_body(JOIN_PATH, &json, body)
+    };
+    let code = site.invite("bob");
+    let joins = [
+        (400, join(b"{}")),
+        (403, uploader.join("7K3M-9QPX-VB2D", 1)),
+        (409, uploader.join(&code, 7)),
+        (413, join(&vec![b' '; 20_000])),
+        (415, uploader.post_body(JOIN_PATH, &[], b"{}")),
+        (201, uploader.join(&code, 1)),
+    ];
+    let joins = joins.into_iter().map(|(status, reply)| ("post", JOIN_PATH, status, reply));
     let uploads = uploads.into_iter().map(|(status, reply)| ("put", path, status, reply));
     let reads = reads.into_iter().map(|(path, status, reply)| ("get", path, status, reply));
-    for (method, path, status, reply) in uploads.chain(reads) {
+    for (method, path, status, reply) in uploads.chain(reads).chain(joins) {
         assert_eq!(reply.status, status, "{method} {path}: {}", reply.body);
         let schema = described.schema(method, path, &status.to_string());
         let found = differences(&described.document, schema, &reply.json(), path);
@@ -333,6 +358,12 @@ fn the_commands_of_the_page_work_in_a_shell() {
     std::fs::write(folder.path().join("new.jsonl.zst"), compress(&new)).unwrap();
     let (hash, size) = content_hash(new.as_bytes()).unwrap();
     std::fs::write(folder.path().join("live.jsonl"), &described.live_records).unwrap();
+    let join = json!({
+        "code": described.site.invite("bob"), "consent": 1, "version": "", "platform": "",
+    });
+    std::fs::write(folder.path().join("join.json"), join.to_string()).unwrap();
+    std::fs::write(folder.path().join("consent.json"), "{\"consent\":1}").unwrap();
+    let leaving_token = described.site.join("eve");
     let page = described.viewer.get("/api").body;
     let blocks = page.split("<pre><code>").skip(1);
     let commands: Vec<String> = blocks
@@ -341,17 +372,28 @@ fn the_commands_of_the_page_work_in_a_shell() {
         .collect();
     assert_eq!(commands.len(), described.operations().len());
     for command in commands {
-        let (id, body) = if command.contains("--request PUT") {
+        let (id, body) = if command.contains("/devices") {
+            (&described.id, "join.json")
+        } else if command.contains("/device/consent") {
+            (&described.id, "consent.json")
+        } else if command.contains("--request PUT") {
             (&hash, "new.jsonl.zst")
         } else if command.contains("/live/") {
             (&described.live_id, "live.jsonl")
         } else {
             (&described.id, "")
         };
+        let token = if command.contains("--request DELETE") {
+            &leaving_token
+        } else if command.contains(DEVICE_PATH) {
+            &described.device_token
+        } else {
+            &described.token
+        };
         let output = Command::new("sh")
             .args(["-c", &command])
             .current_dir(folder.path())
-            .env("TOWPATH_TOKEN", &described.token)
+            .env("TOWPATH_TOKEN", token)
             .env("ID", id)
             .env("SIZE", size.to_string())
             .env("FIRST", "0")
@@ -364,5 +406,5 @@ fn the_commands_of_the_page_work_in_a_shell() {
     }
     let saved = folder.path().join(format!("{}.jsonl.zst", described.id));
     assert_eq!(std::fs::read(saved).unwrap(), compress(RESULT));
-    assert_eq!(described.get("/api/v1/runs").json()["matching"], 14);
+    assert_eq!(described.get("/api/v1/runs").json()["matching"], 15);
 }

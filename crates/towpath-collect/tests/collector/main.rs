@@ -9,6 +9,7 @@
 mod access;
 mod api;
 mod browser;
+mod devices;
 mod folder;
 mod lists;
 mod live;

@@ -24,7 +24,7 @@ fn fill(site: &Site) -> String {
     site.token("reader", Role::Viewer)
 }
 
-fn with_store<T>(
+pub(crate) fn with_store<T>(
     config: &StoreConfig,
     work: impl AsyncFnOnce(Store) -> Result<T, CollectError>,
 ) -> T {

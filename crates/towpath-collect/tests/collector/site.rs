@@ -9,6 +9,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use towpath_collect::{BucketConfig, Role, ServerConfig, Store, StoreConfig, run_to_end, serve};
+use towpath_result::device::{JOIN_PATH, JoinRequest};
 use towpath_result::upload::content_hash;
 
 /// A result of the first format version.
@@ -165,6 +166,23 @@ impl Site {
             .unwrap()
     }
 
+    /// Returns a code with which a device may join.
+    pub(crate) fn invite(&self, name: &str) -> String {
+        let invited = run_to_end(async {
+            Store::open(&self.config).await?.invite_device(name, i64::MAX).await
+        });
+        let invitation = invited.unwrap();
+        assert_eq!(invitation.url.as_ref(), Some(&self.url));
+        invitation.code
+    }
+
+    /// Joins with the first version of the consent text; returns the token.
+    pub(crate) fn join(&self, name: &str) -> String {
+        let reply = self.unauthenticated().join(&self.invite(name), 1);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        reply.json()["token"].as_str().unwrap().to_owned()
+    }
+
     pub(crate) fn login_code(&self, role: Role) -> String {
         let link =
             run_to_end(async { Store::open(&self.config).await?.create_login_link(role).await })
@@ -279,6 +297,26 @@ impl Client {
             request = request.header(*name, *value);
         }
         reply(request.send(body))
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Reply {
+        let mut request = Self::agent().delete(format!("{}{path}", self.url));
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        reply(request.call())
+    }
+
+    /// Joins as `towpath agent join` does.
+    pub(crate) fn join(&self, code: &str, consent: u32) -> Reply {
+        let request = JoinRequest {
+            code: code.to_owned(),
+            consent,
+            version: "0.1.0".to_owned(),
+            platform: "linux x86_64".to_owned(),
+        };
+        let body = serde_json::to_vec(&request).unwrap();
+        self.post_body(JOIN_PATH, &[("content-type", "application/json")], &body)
     }
 
     /// Uploads a result as `towpath upload` does.

@@ -1,6 +1,8 @@
 //! `towpath collect`: the arguments of the collector. Only builds with the feature `collect`
 //! contain the collector itself.
 
+#[cfg(feature = "collect")]
+mod devices;
 mod diff;
 #[cfg(feature = "collect")]
 mod server;
@@ -38,6 +40,16 @@ enum CollectCommand {
     Token {
         #[command(subcommand)]
         command: TokenCommand,
+    },
+    /// Invite, list or revoke the devices of volunteers
+    Device {
+        #[command(subcommand)]
+        command: DeviceCommand,
+    },
+    /// Show or change the text that owners of devices accept
+    Consent {
+        #[command(subcommand)]
+        command: ConsentCommand,
     },
 }
 
@@ -161,6 +173,12 @@ fn age(text: &str) -> Result<Duration, String> {
     unit.checked_mul(number).ok_or_else(|| "the number is too large".to_owned())
 }
 
+/// Reads a lifetime in days or hours, which is not zero.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = age(text)?;
+    if lifetime.is_zero() { Err("expected at least `1h`".to_owned()) } else { Ok(lifetime) }
+}
+
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
     Create(CreateTokenArguments),
@@ -206,6 +224,75 @@ struct RevokeTokenArguments {
     name: String,
 }
 
+#[derive(Debug, Subcommand)]
+enum DeviceCommand {
+    Invite(InviteDeviceArguments),
+    List(ListDevicesArguments),
+    Revoke(RevokeDeviceArguments),
+}
+
+/// Print a code with which one device can join
+///
+/// The code works once. The owner of the device has to accept the consent text.
+#[derive(Debug, Args)]
+struct InviteDeviceArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name of the device, such as `ada-laptop`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Time after which the code expires, such as `7d` or `12h`
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = lifetime)]
+    expires: Duration,
+}
+
+/// List all devices with their runs and their accepted versions of the consent text
+#[derive(Debug, Args)]
+struct ListDevicesArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Print JSON, one line for each device
+    #[arg(short = 'J', long)]
+    json: bool,
+}
+
+/// End the access of a device, or an invitation that is not used
+///
+/// The runs of the device stay.
+#[derive(Debug, Args)]
+struct RevokeDeviceArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name of the device, or identifier of its token
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConsentCommand {
+    Show(ShowConsentArguments),
+    Set(SetConsentArguments),
+}
+
+/// Print the current consent text, and its version on standard error
+#[derive(Debug, Args)]
+struct ShowConsentArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// Store a new version of the consent text
+///
+/// Results of a device are refused until its owner has accepted the new version.
+#[derive(Debug, Args)]
+struct SetConsentArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// File with the text in UTF-8, with an empty line between paragraphs
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum TokenRole {
     /// Reads all pages and data
@@ -214,6 +301,9 @@ enum TokenRole {
     Uploader,
     /// Does everything, which includes tokens
     Admin,
+    /// Refused with a hint: a device gets its token when it joins
+    #[value(hide = true)]
+    Device,
 }
 
 pub(crate) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -237,4 +327,18 @@ fn administer(_arguments: &CollectArguments, _ui: &mut Ui) -> Result<ExitCode, C
         hint: "install one that has: `cargo install --path crates/towpath --features collect`"
             .to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lifetime_has_a_unit_and_is_not_zero() {
+        assert_eq!(lifetime("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(lifetime("12 hours"), Ok(Duration::from_secs(12 * 3_600)));
+        for text in ["0d", "0h", "7", "d", "-1d", "99999999999999999999d", ""] {
+            assert!(lifetime(text).is_err(), "{text}");
+        }
+    }
 }

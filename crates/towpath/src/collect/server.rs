@@ -16,7 +16,7 @@ use towpath_result::{Warning, format};
 use super::{
     BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ExportArguments,
     ListTokensArguments, LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments,
-    ServeArguments, StoreArguments, TokenCommand, TokenRole,
+    ServeArguments, StoreArguments, TokenCommand, TokenRole, devices,
 };
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -38,6 +38,8 @@ pub(super) fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<Ex
             TokenCommand::List(arguments) => list_tokens(arguments, ui)?,
             TokenCommand::Revoke(arguments) => revoke_token(arguments, ui)?,
         },
+        CollectCommand::Device { command } => devices::administer(command, ui)?,
+        CollectCommand::Consent { command } => devices::consent(command, ui)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -85,9 +87,10 @@ fn serve_site(arguments: &ServeArguments, ui: &mut Ui) -> Result<(), CliError> {
 }
 
 fn login(arguments: &LoginArguments, ui: &mut Ui) -> Result<(), CliError> {
+    let role = role(arguments.role)?;
     let link = run_to_end(async {
         let store = Store::open(&store_config(&arguments.store)).await?;
-        store.create_login_link(role(arguments.role)).await
+        store.create_login_link(role).await
     })?;
     writeln!(ui.out, "{link}")?;
     Ok(())
@@ -101,9 +104,10 @@ fn create_token(arguments: &CreateTokenArguments, ui: &mut Ui) -> Result<(), Cli
             hint: "use the name of the host, such as `--name lab3`".to_owned(),
         });
     }
+    let role = role(arguments.role)?;
     let secret = run_to_end(async {
         let store = Store::open(&store_config(&arguments.store)).await?;
-        store.create_token(name, role(arguments.role)).await
+        store.create_token(name, role).await
     })?;
     match &arguments.out {
         Some(path) => write_secret(path, &secret),
@@ -125,10 +129,6 @@ fn write_secret(path: &Path, secret: &str) -> Result<(), CliError> {
 fn list_tokens(arguments: &ListTokensArguments, ui: &mut Ui) -> Result<(), CliError> {
     let tokens =
         run_to_end(async { Store::open(&store_config(&arguments.store)).await?.tokens().await })?;
-    let date = |time_us: Option<i64>| match time_us {
-        Some(time_us) => format::number::date(time_us.unsigned_abs().saturating_mul(1_000)),
-        None => "-".to_owned(),
-    };
     if !arguments.json {
         writeln!(ui.out, "{:24} {:9} {:28} revoked", "name", "role", "last used")?;
     }
@@ -149,6 +149,14 @@ fn list_tokens(arguments: &ListTokensArguments, ui: &mut Ui) -> Result<(), CliEr
         }
     }
     Ok(())
+}
+
+/// Formats a time in microseconds since 1970; `-` for none.
+pub(super) fn date(time_us: Option<i64>) -> String {
+    match time_us {
+        Some(time_us) => format::number::date(time_us.unsigned_abs().saturating_mul(1_000)),
+        None => "-".to_owned(),
+    }
 }
 
 fn revoke_token(arguments: &RevokeTokenArguments, ui: &mut Ui) -> Result<(), CliError> {
@@ -176,7 +184,13 @@ fn restore(arguments: &RestoreArguments, ui: &mut Ui) -> Result<(), CliError> {
         0 => String::new(),
         skipped => format!("; {} already there", format::count(skipped, "run")),
     };
-    writeln!(ui.out, "restored {}{skipped}", amount(report))?;
+    let withdrawn = match report.withdrawn {
+        0 => String::new(),
+        withdrawn => {
+            format!("; {} left out, deleted by their devices", format::count(withdrawn, "run"))
+        }
+    };
+    writeln!(ui.out, "restored {}{skipped}{withdrawn}", amount(report))?;
     Ok(())
 }
 
@@ -207,7 +221,7 @@ fn amount(report: MaintenanceReport) -> String {
     format!("{}, {}", format::count(report.runs, "run"), format::bytes(report.bytes))
 }
 
-fn store_config(arguments: &StoreArguments) -> StoreConfig {
+pub(super) fn store_config(arguments: &StoreArguments) -> StoreConfig {
     StoreConfig {
         dir: arguments.dir.clone(),
         database: arguments.database.clone(),
@@ -215,11 +229,15 @@ fn store_config(arguments: &StoreArguments) -> StoreConfig {
     }
 }
 
-fn role(choice: TokenRole) -> Role {
+fn role(choice: TokenRole) -> Result<Role, CliError> {
     match choice {
-        TokenRole::Viewer => Role::Viewer,
-        TokenRole::Uploader => Role::Uploader,
-        TokenRole::Admin => Role::Admin,
+        TokenRole::Viewer => Ok(Role::Viewer),
+        TokenRole::Uploader => Ok(Role::Uploader),
+        TokenRole::Admin => Ok(Role::Admin),
+        TokenRole::Device => Err(CliError::Unavailable {
+            what: "a device gets its token when it joins".to_owned(),
+            hint: "`towpath collect device invite NAME` prints a code for it".to_owned(),
+        }),
     }
 }
 
