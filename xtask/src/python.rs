@@ -47,6 +47,9 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     let python = environment(&target, "wheel-venv", &[MATURIN, ZIG[0], ZIG[1]])?;
     build_program(root, options, &python, &target)?;
     let wheels = target.join("wheels");
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels)?;
+    }
     let mut build = Command::new(&python);
     build.args(["-m", "maturin", "build", "--locked", "--out"]).arg(&wheels);
     build.args(["--features", "objects"]);
@@ -60,12 +63,13 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     Ok(true)
 }
 
-/// Builds the program and copies it to the folder from which maturin takes it.
+/// Builds the program and copies it to the folder from which maturin takes it. It has no collector,
+/// which would make the wheel larger than 20 MB.
 fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Path) -> Result<()> {
     let scripts = root.join(SCRIPTS);
     fs::create_dir_all(&scripts)?;
     let mut build = cargo(root);
-    let features = ["--locked", "--package", "towpath", "--features", "towpath/collect"];
+    let features = ["--locked", "--package", "towpath", "--features", "towpath/objects"];
     let program = if options.debug {
         build.arg("build").args(features);
         target.join("debug/towpath")

@@ -3,6 +3,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::agent::AgentArguments;
 use crate::compare::CompareArguments;
 use crate::generate::{CompletionsArguments, ManArguments};
 use crate::report::ReportArguments;
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     #[cfg(target_os = "linux")]
     Collect(CollectArguments),
     Upload(UploadVerbArguments),
+    Agent(AgentArguments),
     Report(ReportArguments),
     Trace(TraceArguments),
     Scenarios(ScenariosArguments),

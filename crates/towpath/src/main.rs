@@ -11,7 +11,8 @@
 //! - more runs: [`compare`], [`sweep`](mod@sweep), [`reproduce`](mod@reproduce), [`lab`],
 //! - two real hosts: [`server`], [`measure`], [`check`],
 //! - this host: [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`], [`trace`](mod@trace),
-//! - output: [`report`], [`ui`], [`upload`](mod@upload) (to a collector),
+//! - output: [`report`], [`ui`], [`upload`](mod@upload) (to a collector), [`agent`](mod@agent) (as
+//!   a device of a study),
 //! - before all that: [`defaults`] (the configuration file) and [`suggestions`] (wrong command
 //!   lines).
 
@@ -20,6 +21,7 @@
     expect(dead_code, reason = "some functions serve verbs that exist on Linux only")
 )]
 
+mod agent;
 mod amounts;
 mod changes;
 mod cli;
@@ -205,6 +207,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         #[cfg(target_os = "linux")]
         Command::Collect(arguments) => collect::collect(&arguments, ui),
         Command::Upload(arguments) => upload::upload(&arguments, ui),
+        Command::Agent(arguments) => agent::agent(&arguments, ui),
         Command::Report(arguments) => report::report(&arguments, ui),
         Command::Trace(arguments) => trace::trace(&arguments, ui),
         Command::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),

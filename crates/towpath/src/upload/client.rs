@@ -29,19 +29,27 @@ const MIN_EXPECT_BYTES: usize = 1_000_000;
 const MAX_TOKEN_BYTES: usize = 1_000;
 /// Maximum length in characters of what a collector says.
 const MAX_TEXT_CHARS: usize = 400;
+const TOKEN_HINT: &str = "create a token on the collector's host: `towpath collect token create \
+                          --name HOST --role uploader`";
+const DEVICE_HINT: &str = "`towpath agent status` shows the state of this device";
 
 /// Secret that permits uploads.
-#[derive(Clone)]
-pub(super) struct Token(String);
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(String);
 
 impl Token {
     /// Checks a token; surrounding white space is ignored. `None` if it cannot be one.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let token = text.trim();
         let is_valid = !token.is_empty()
             && token.len() <= MAX_TOKEN_BYTES
             && token.bytes().all(|byte| byte.is_ascii_graphic());
         is_valid.then(|| Self(token.to_owned()))
+    }
+
+    /// Returns the secret, for a request or a private file.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
     }
 }
 
@@ -53,9 +61,9 @@ impl fmt::Debug for Token {
 
 /// Statement of a collector about a request that it does not fulfil.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) text: String,
-    pub(super) hint: Option<String>,
+pub(crate) struct Refusal {
+    pub(crate) text: String,
+    pub(crate) hint: Option<String>,
 }
 
 /// Outcome of a request.
@@ -88,13 +96,20 @@ pub(super) struct Client {
     agent: Agent,
     token: Token,
     url: CollectorUrl,
+    /// True if the token is that of a device that has joined.
+    is_device: bool,
 }
 
 impl Client {
     /// Creates a client. It trusts the certificate authorities in `roots` only, if there are some,
     /// else those of Mozilla.
     pub(super) fn new(url: CollectorUrl, token: Token, roots: Option<RootCerts>) -> Self {
-        Self { agent: agent(&url, roots), token, url }
+        Self { agent: agent(&url, roots), token, url, is_device: false }
+    }
+
+    /// Sets whether the token is that of a device that has joined, which changes hints.
+    pub(super) fn with_device(self, is_device: bool) -> Self {
+        Self { is_device, ..self }
     }
 
     /// Fetches the row of a run. Fails with a reason and a hint.
@@ -190,29 +205,31 @@ impl Client {
         }
         let refusal = refusal(parts.status, &bytes);
         if parts.status.is_redirection() {
-            let target = parts.headers.get(header::LOCATION);
-            let target = target.map(|target| shown(&String::from_utf8_lossy(target.as_bytes())));
-            let target = target.map_or(String::new(), |target| format!(" to `{target}`"));
-            return PutOutcome::Blocked(Refusal {
-                text: format!("`{}` redirects{target}, which is not followed", self.url),
-                hint: Some("give the address of the collector itself with `--to`".to_owned()),
-            });
+            let hint = "give the address of the collector itself with `--to`".to_owned();
+            let text = redirect_text(&self.url, &parts.headers);
+            return PutOutcome::Blocked(Refusal { text, hint: Some(hint) });
         }
         match parts.status.as_u16() {
             400 | 409 | 413 | 415 | 422 => PutOutcome::Refused(refusal),
-            401 | 403 => {
-                let hint = "create a token on the collector's host: `towpath collect token create \
-                            --name HOST --role uploader`";
-                PutOutcome::Blocked(Refusal {
-                    text: format!("`{}` does not accept the token: {}", self.url, refusal.text),
-                    hint: refusal.hint.or_else(|| Some(hint.to_owned())),
-                })
-            }
+            status @ (401 | 403) => PutOutcome::Blocked(self.denial(status, refusal)),
             408 | 429 | 500.. => PutOutcome::Failed {
                 reason: format!("`{}` cannot take runs now: {}", self.url, refusal.text),
                 retry_after: retry_after(&parts.headers),
             },
             _ => self.no_collector(&refusal.text),
+        }
+    }
+
+    /// Returns the refusal of a token (401), or of its rights (403).
+    fn denial(&self, status: u16, refusal: Refusal) -> Refusal {
+        let Refusal { text, hint } = refusal;
+        let object = if status == 401 { "the token" } else { "runs with this token" };
+        // An operator's hint about tokens does not help the owner of a device.
+        let hint = hint.filter(|_| status != 401 || !self.is_device);
+        let default_hint = if self.is_device { DEVICE_HINT } else { TOKEN_HINT };
+        Refusal {
+            text: format!("`{}` does not accept {object}: {text}", self.url),
+            hint: hint.or_else(|| Some(default_hint.to_owned())),
         }
     }
 
@@ -227,36 +244,58 @@ impl Client {
     }
 
     fn no_collector(&self, reason: &str) -> PutOutcome {
-        PutOutcome::Blocked(Refusal {
-            text: format!("`{}` is not a collector: {reason}", self.url),
-            hint: Some("check the address with a browser".to_owned()),
-        })
+        PutOutcome::Blocked(no_collector(&self.url, reason))
     }
 
     fn failure(&self, error: &ureq::Error) -> PutOutcome {
-        let text = if let ureq::Error::Io(error) = error {
-            describe_error(&error.to_string())
-        } else if matches!(error, ureq::Error::Timeout(_)) {
-            "it did not reply in time".to_owned()
-        } else if matches!(error, ureq::Error::HostNotFound) {
-            "its name has no address".to_owned()
-        } else {
-            describe_error(&error.to_string())
-        };
-        let text = shown(&text);
+        let refusal = connection_failure(&self.url, error);
         if is_certificate_error(error) {
-            return PutOutcome::Blocked(Refusal {
-                text: format!("the certificate of `{}` is not trusted: {text}", self.url),
-                hint: Some("give the authority that issued it with `--ca FILE`".to_owned()),
-            });
+            PutOutcome::Blocked(refusal)
+        } else {
+            PutOutcome::Failed { reason: refusal.text, retry_after: None }
         }
-        let reason = format!("cannot reach `{}`: {text}", self.url);
-        PutOutcome::Failed { reason, retry_after: None }
     }
 }
 
+/// Returns the refusal of a reply that does not come from a collector.
+pub(super) fn no_collector(url: &CollectorUrl, reason: &str) -> Refusal {
+    Refusal {
+        text: format!("`{url}` is not a collector: {reason}"),
+        hint: Some("check the address with a browser".to_owned()),
+    }
+}
+
+/// Describes a redirect, with its target if it has one.
+pub(super) fn redirect_text(url: &CollectorUrl, headers: &HeaderMap) -> String {
+    let target = headers.get(header::LOCATION);
+    let target = target.map(|target| shown(&String::from_utf8_lossy(target.as_bytes())));
+    let target = target.map_or(String::new(), |target| format!(" to `{target}`"));
+    format!("`{url}` redirects{target}, which is not followed")
+}
+
+/// Describes a request without a complete reply. The hint is `None` if a repetition may help.
+pub(super) fn connection_failure(url: &CollectorUrl, error: &ureq::Error) -> Refusal {
+    let text = if let ureq::Error::Io(error) = error {
+        describe_error(&error.to_string())
+    } else if matches!(error, ureq::Error::Timeout(_)) {
+        "it did not reply in time".to_owned()
+    } else if matches!(error, ureq::Error::HostNotFound) {
+        "its name has no address".to_owned()
+    } else {
+        describe_error(&error.to_string())
+    };
+    let text = shown(&text);
+    if is_certificate_error(error) {
+        return Refusal {
+            text: format!("the certificate of `{url}` is not trusted: {text}"),
+            hint: Some("give the authority that issued it with `--ca FILE`".to_owned()),
+        };
+    }
+    Refusal { text: format!("cannot reach `{url}`: {text}"), hint: None }
+}
+
 /// Creates an HTTP agent that trusts the authorities in `roots`, or those of Mozilla.
-fn agent(url: &CollectorUrl, roots: Option<RootCerts>) -> Agent {
+pub(super) fn agent(url: &CollectorUrl, roots: Option<RootCerts>) -> Agent {
     let tls = TlsConfig::builder().root_certs(roots.unwrap_or(RootCerts::WebPki)).build();
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
@@ -284,7 +323,7 @@ fn is_certificate_error(error: &ureq::Error) -> bool {
 }
 
 /// Returns what a collector, or a proxy before it, says about a request.
-fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
     match serde_json::from_slice::<ErrorReply>(body) {
         Ok(reply) => {
             Refusal { text: shown(&reply.error), hint: reply.hint.map(|hint| shown(&hint)) }
@@ -294,7 +333,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
 }
 
 /// Returns another host's text in one line of limited length.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     cut(clean(text).trim(), MAX_TEXT_CHARS)
 }
 

@@ -41,10 +41,10 @@ pub(super) fn queued(seed: u64) -> (QueuedRun, Vec<u8>) {
 
 /// Temporary folder, removed on drop.
 #[derive(Debug)]
-pub(super) struct TestFolder(PathBuf);
+pub(crate) struct TestFolder(PathBuf);
 
 impl TestFolder {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("towpath-upload-{name}-{}-{number}", std::process::id());
@@ -53,7 +53,7 @@ impl TestFolder {
         Self(path)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -80,16 +80,16 @@ pub(super) fn copy_folder(from: &Path, to: &Path) {
 
 /// Request that the server has received.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Received {
+pub(crate) struct Received {
     /// First line without the protocol's version, such as `PUT /api/v1/runs/…`.
-    pub(super) target: String,
+    pub(crate) target: String,
     /// Lines of the header, with names in lower case.
-    pub(super) headers: Vec<String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) headers: Vec<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Received {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
@@ -101,8 +101,8 @@ impl Received {
 
 /// HTTP server in a thread, which stores all requests. Ends with the test's process.
 #[derive(Debug)]
-pub(super) struct TestServer {
-    pub(super) url: String,
+pub(crate) struct TestServer {
+    pub(crate) url: String,
     pub(super) received: Arc<Mutex<Vec<Received>>>,
 }
 
@@ -110,7 +110,7 @@ impl TestServer {
     /// Starts a server whose replies are those of `reply` for the request and its number from 0.
     ///
     /// An empty reply closes the connection.
-    pub(super) fn start(
+    pub(crate) fn start(
         reply: impl Fn(usize, &Received) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -126,7 +126,7 @@ impl TestServer {
         Self { url, received }
     }
 
-    pub(super) fn requests(&self) -> Vec<Received> {
+    pub(crate) fn requests(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 }
@@ -180,7 +180,7 @@ fn receive(reader: &mut impl BufRead, mut stream: &TcpStream) -> Option<Received
 }
 
 /// Returns an HTTP response with a length.
-pub(super) fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
+pub(crate) fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
         .into_bytes()
 }

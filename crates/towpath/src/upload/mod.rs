@@ -3,12 +3,17 @@
 //! Each result is first queued on disk ([`spool`]), then sent ([`send`], [`client`]). It leaves the
 //! queue once the collector has confirmed it, so neither a missing network nor a killed process
 //! loses it.
+//!
+//! A volunteer's device has a token of its own ([`device_file`]), with which it can also see and
+//! delete its runs ([`device`]). Both serve `towpath agent`.
 
 mod client;
 mod content;
+mod device;
+mod device_file;
 mod fetch;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod live;
 mod send;
 mod spool;
@@ -31,19 +36,22 @@ use towpath_result::{Record, Warning, input};
 use towpath_study::runs::StudyRun;
 use ureq::tls::RootCerts;
 
+pub(crate) use client::{Refusal, Token};
+pub(crate) use device::{DeviceClient, DeviceError, LOCAL_HINT};
+pub(crate) use device_file::{AcceptedConsent, DeviceFile, JoinedDevice};
 pub(crate) use fetch::fetch_run;
 pub(crate) use live::LiveFeed;
+pub(crate) use url::CollectorUrl;
 pub(crate) use verb::{UploadVerbArguments, upload};
 
 use crate::error::{CliError, describe_error};
 use crate::files::ResultFolder;
 use crate::ui::Ui;
 
-use client::{Client, Refusal, Token, parse_roots};
+use client::{Client, parse_roots};
 use content::{ContentError, PackedResult, inspect, pack};
 use send::{SendEvent, SendReport, Transfer, WaitReason, send_all};
 use spool::{Queue, QueuedRun, Spool, clean_host, file_text};
-use url::CollectorUrl;
 
 /// Maximum size of a token's file in bytes.
 const MAX_TOKEN_FILE_BYTES: u64 = 10_000;
@@ -60,7 +68,8 @@ pub(crate) struct UploadArguments {
     /// Send each result to the collector at this address (see `towpath collect`)
     #[arg(long, value_name = "URL")]
     pub(crate) to: Option<String>,
-    /// File with the collector's token [default: the environment variable `TOWPATH_TOKEN`]
+    /// File with the collector's token [default: the environment variable `TOWPATH_TOKEN`, else the
+    /// token of `towpath agent join`]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// File with the authorities (PEM) that may issue the collector's certificate [default: those
@@ -99,16 +108,8 @@ impl Uploader {
         ui: &mut Ui,
     ) -> Result<Self, CliError> {
         let url = CollectorUrl::parse(arguments.to.as_deref().unwrap_or_default())?;
-        let token = read_token(arguments.token_file.as_deref())?;
-        let roots = arguments.ca.as_deref().map(read_roots).transpose()?;
-        if url.is_exposed() {
-            ui.warn(&Warning {
-                text: format!("the token crosses the network to `{url}` unencrypted"),
-                hint: Some(
-                    "use `https://`, unless all hosts of the network are trusted".to_owned(),
-                ),
-            });
-        }
+        let client = client(arguments, &url)?;
+        warn_if_exposed(&url, ui);
         let spool = spool(root)?;
         let open = || -> io::Result<Queue> {
             let queue = spool.queue(url.as_str())?;
@@ -117,7 +118,7 @@ impl Uploader {
         };
         let queue = open().map_err(|source| spool_error(spool.root(), source))?;
         let command = command(&url, arguments, root);
-        Ok(Self { client: Client::new(url, token, roots), queue, host, command })
+        Ok(Self { client, queue, host, command })
     }
 
     /// Returns a sender for the records of one run that begins.
@@ -277,6 +278,33 @@ impl Uploader {
     }
 }
 
+/// Warns if other hosts could read the token.
+pub(crate) fn warn_if_exposed(url: &CollectorUrl, ui: &mut Ui) {
+    if url.is_exposed() {
+        ui.warn(&Warning {
+            text: format!("the token crosses the network to `{url}` unencrypted"),
+            hint: Some("use `https://`, unless all hosts of the network are trusted".to_owned()),
+        });
+    }
+}
+
+/// Removes the results that wait for a collector, from the default folder without `root`. Returns
+/// their number.
+pub(crate) fn discard_waiting(url: &CollectorUrl, root: Option<&Path>) -> Result<u64, CliError> {
+    let spool = spool(root)?;
+    let discard = || {
+        let mut count = 0;
+        for queue in spool.queues()?.iter().filter(|queue| queue.url() == url.as_str()) {
+            for hash in queue.waiting()? {
+                queue.remove(&hash)?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    };
+    discard().map_err(|source| spool_error(spool.root(), source))
+}
+
 /// Describes an error within a warning.
 fn describe(error: &dyn std::error::Error) -> String {
     describe_error(&error.to_string())
@@ -325,6 +353,25 @@ fn spool(root: Option<&Path>) -> Result<Spool, CliError> {
 /// Returns the error for a spool that cannot be written.
 fn spool_error(path: &Path, source: io::Error) -> CliError {
     CliError::unwritable(path, source, Some(SPOOL_HINT))
+}
+
+/// Creates a client with the token of the options, of the environment, or of a device that has
+/// joined this collector.
+fn client(arguments: &UploadArguments, url: &CollectorUrl) -> Result<Client, CliError> {
+    let has_token = arguments.token_file.is_some()
+        || std::env::var_os(COLLECTOR_TOKEN).is_some_and(|token| !token.is_empty());
+    let device = if has_token { None } else { DeviceFile::joined(url)? };
+    let is_device = device.is_some();
+    let mut ca = arguments.ca.clone();
+    let token = match device {
+        Some(device) => {
+            ca = ca.or(device.ca);
+            device.token
+        }
+        None => read_token(arguments.token_file.as_deref())?,
+    };
+    let roots = ca.as_deref().map(read_roots).transpose()?;
+    Ok(Client::new(url.clone(), token, roots).with_device(is_device))
 }
 
 /// Reads the token from a file that others cannot read, or from the environment.
@@ -489,6 +536,25 @@ mod tests {
         let missing = UploadArguments { token_file: Some(folder.path("none")), ..with("x", None) };
         assert!(matches!(refuse(&missing, &mut ui), CliError::Read { .. }));
         assert!(!folder.path("spool").exists());
+    }
+
+    #[test]
+    fn results_that_wait_for_one_collector_are_discarded_without_those_of_others() {
+        let (folder, mut ui) = (TestFolder::new("upload-discard"), Ui::from_environment());
+        let file = folder.path("tcp-1.jsonl");
+        fs::write(&file, RESULT).unwrap();
+        let [first, second] = ["https://a.example", "https://b.example"];
+        for url in [first, second] {
+            let uploader = uploader(&folder, url, &mut ui).unwrap();
+            assert!(uploader.queue_all(std::slice::from_ref(&file), &mut ui).unwrap());
+        }
+        let spool = Spool::new(folder.path("spool"));
+        let url = CollectorUrl::parse(first).unwrap();
+        assert_eq!(discard_waiting(&url, Some(spool.root())).unwrap(), 1);
+        assert_eq!(discard_waiting(&url, Some(spool.root())).unwrap(), 0);
+        let waiting = |queue: &Queue| (queue.url().to_owned(), queue.waiting().unwrap().len());
+        let left: Vec<_> = spool.queues().unwrap().iter().map(waiting).collect();
+        assert_eq!(left, [(first.to_owned(), 0), (second.to_owned(), 1)]);
     }
 
     #[test]

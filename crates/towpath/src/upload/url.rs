@@ -65,7 +65,12 @@ impl CollectorUrl {
         format!("{}{LIVE_PATH}/{id}", self.text)
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    /// Returns the address of a path of the collector, which begins with a slash.
+    pub(super) fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.text)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 

@@ -10,6 +10,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod account_kernel;
+#[cfg(feature = "collect")]
+mod agent;
 mod cleanup;
 #[cfg(feature = "collect")]
 mod collector;
