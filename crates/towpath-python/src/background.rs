@@ -83,7 +83,7 @@ pub(crate) fn run<T: Send>(
             monitor.stop.store(true, Ordering::Relaxed);
             while !worker.is_finished() {
                 monitor.interrupt_threads(py)?;
-                py.detach(|| thread::sleep(STOP_INTERVAL));
+                py.detach(|| thread::park_timeout(STOP_INTERVAL));
             }
         }
         let outcome = py.detach(|| worker.join());
