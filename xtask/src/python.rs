@@ -18,8 +18,8 @@ const PLATFORM: &str = "manylinux2014";
 const GLIBC: &str = ".2.17";
 /// Profile of `Cargo.toml` for the program and the module.
 const PROFILE: &str = "wheel";
-/// Folder from which maturin takes the program: its content goes to the environment's `bin`.
-const SCRIPTS: &str = "python/towpath.data/scripts";
+/// Tool that unpacks and packs wheels.
+const WHEEL: &str = "wheel==0.48.0";
 /// Environment variable with a reason to skip the tests of the Python package.
 const SKIP_VARIABLE: &str = "TOWPATH_SKIP_PYTHON";
 
@@ -44,8 +44,8 @@ impl WheelOptions {
 /// Builds a wheel with the module and the program, and prints its path.
 pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) -> Result<bool> {
     let target = target_folder(root)?;
-    let python = environment(&target, "wheel-venv", &[MATURIN, ZIG[0], ZIG[1]])?;
-    build_program(root, options, &python, &target)?;
+    let python = environment(&target, "wheel-venv", &[MATURIN, WHEEL, ZIG[0], ZIG[1]])?;
+    let program = build_program(root, options, &python, &target)?;
     let wheels = target.join("wheels");
     if wheels.exists() {
         fs::remove_dir_all(&wheels)?;
@@ -58,16 +58,41 @@ pub(crate) fn wheel(root: &Path, options: &WheelOptions, out: &mut dyn Write) ->
     }
     succeed(with_programs_of(&mut build, &python).current_dir(root.join("python")))?;
     for wheel in fs::read_dir(&wheels)?.flatten() {
+        add_program(&python, &wheel.path(), &program)?;
         writeln!(out, "{} ({} bytes)", wheel.path().display(), wheel.metadata()?.len())?;
     }
     Ok(true)
 }
 
-/// Builds the program and copies it to the folder from which maturin takes it. It has no collector,
-/// which would make the wheel larger than 20 MB.
-fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Path) -> Result<()> {
-    let scripts = root.join(SCRIPTS);
+/// Adds the program to a wheel, so that an installation copies it to the environment's `bin`.
+fn add_program(python: &Path, wheel: &Path, program: &Path) -> Result<()> {
+    let unpacked = wheel.with_extension("unpacked");
+    let tool = |action: &str| {
+        let mut command = Command::new(python);
+        command.args(["-m", "wheel", action]);
+        command
+    };
+    succeed(tool("unpack").arg("--dest").arg(&unpacked).arg(wheel))?;
+    // The file's name begins with the distribution's name and version.
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+    let distribution = name.split('-').take(2).collect::<Vec<_>>().join("-");
+    let content = unpacked.join(&distribution);
+    let scripts = content.join(format!("{distribution}.data/scripts"));
     fs::create_dir_all(&scripts)?;
+    fs::copy(program, scripts.join("towpath"))?;
+    let folder = wheel.parent().unwrap_or(Path::new("."));
+    succeed(tool("pack").arg(&content).arg("--dest-dir").arg(folder))?;
+    Ok(fs::remove_dir_all(unpacked)?)
+}
+
+/// Builds the program and returns its path. It has no collector, which would make the wheel larger
+/// than 20 MB.
+fn build_program(
+    root: &Path,
+    options: &WheelOptions,
+    python: &Path,
+    target: &Path,
+) -> Result<PathBuf> {
     let mut build = cargo(root);
     let features = ["--locked", "--package", "towpath", "--features", "towpath/objects"];
     let program = if options.debug {
@@ -80,8 +105,7 @@ fn build_program(root: &Path, options: &WheelOptions, python: &Path, target: &Pa
         target.join(host).join(PROFILE).join("towpath")
     };
     succeed(with_programs_of(&mut build, python))?;
-    fs::copy(program, scripts.join("towpath"))?;
-    Ok(())
+    Ok(program)
 }
 
 /// Runs the tests of the Python package in an environment of their own.
