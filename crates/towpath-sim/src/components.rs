@@ -32,7 +32,7 @@ impl Components {
     pub(crate) fn apply_to(&self, connection: &mut ConnectionConfig) {
         connection.custom_scheduler = self.schedulers.get(&connection.scheduler).cloned();
         let control = self.congestion_controls.get(&connection.subflow.congestion_control);
-        connection.subflow.custom_congestion_control = control.cloned();
+        connection.custom_congestion_control = control.cloned();
     }
 
     /// Returns conditions of a result: all components by kind.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::{self, CongestionConfig, HyStartRule};
+use towpath_multipath::congestion::{
+    self, CongestionConfig, CongestionControlFactory, HyStartRule,
+};
 use towpath_multipath::opportunistic::OpportunisticConfig;
 use towpath_multipath::scheduler::{self, Scheduler, SchedulerFactory, UnknownScheduler};
 
@@ -25,6 +27,8 @@ pub struct ConnectionConfig {
     pub scheduler: String,
     /// Constructor of a scheduler that replaces [`ConnectionConfig::scheduler`].
     pub custom_scheduler: Option<SchedulerFactory>,
+    /// Constructor of a control that replaces [`subflow::SubflowConfig::congestion_control`].
+    pub custom_congestion_control: Option<CongestionControlFactory>,
     /// Path manager, by its name in [`crate::path_manager::ALL`].
     pub path_manager: String,
     /// Opportunistic retransmission (M1) and penalisation (M2).
@@ -154,6 +158,7 @@ impl ConnectionConfig {
             subflow: subflow::SubflowConfig::linux(),
             scheduler: "linux".to_owned(),
             custom_scheduler: None,
+            custom_congestion_control: None,
             path_manager: "default".to_owned(),
             opportunistic: OpportunisticConfig::default(),
             checksum: false,
@@ -229,7 +234,7 @@ impl ConnectionConfig {
         path_manager::by_name(&self.path_manager)?;
         let congestion_config =
             CongestionConfig { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
-        if self.subflow.custom_congestion_control.is_none() {
+        if self.custom_congestion_control.is_none() {
             congestion::by_name(&self.subflow.congestion_control, congestion_config)?;
         }
         Ok(())

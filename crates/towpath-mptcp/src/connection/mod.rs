@@ -500,6 +500,9 @@ impl Connection {
         now: Instant,
     ) -> usize {
         tcp.set_ipv6(params.local.is_ipv6());
+        if let Some(factory) = &self.config.custom_congestion_control {
+            tcp.set_congestion_control(factory);
+        }
         tcp.set_waiting_bytes(now, self.waiting_bytes);
         let number = self.next_number;
         self.next_number += 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::{CongestionControlFactory, HyStartRule};
+use towpath_multipath::congestion::HyStartRule;
 
 /// Switches and constants of one subflow. `linux()` follows Linux 6.x, `ideal()` the RFCs without a
 /// host's limits.
@@ -11,8 +11,6 @@ use towpath_multipath::congestion::{CongestionControlFactory, HyStartRule};
 pub struct SubflowConfig {
     /// Congestion control, by its name in [`towpath_multipath::congestion::ALL`].
     pub congestion_control: String,
-    /// Constructor of a control that replaces [`SubflowConfig::congestion_control`].
-    pub custom_congestion_control: Option<CongestionControlFactory>,
     /// MTU of the interface in bytes.
     pub mtu_bytes: u32,
     /// Initial congestion window in packets (RFC 6928).
@@ -114,7 +112,6 @@ impl SubflowConfig {
     pub fn linux() -> Self {
         Self {
             congestion_control: "cubic".to_owned(),
-            custom_congestion_control: None,
             mtu_bytes: 1500,
             initial_window_packets: 10,
             timestamps: true,

@@ -166,10 +166,6 @@ impl Subflow {
         let is_configured =
             |entry: &&congestion::CongestionControlEntry| entry.name == config.congestion_control;
         let control = congestion::ALL.iter().find(is_configured).unwrap_or(&DEFAULT_CONTROL);
-        let congestion = config.custom_congestion_control.as_ref().map_or_else(
-            || (control.make)(congestion_config),
-            |factory| factory.make(congestion_config),
-        );
         Self {
             state,
             isn,
@@ -192,7 +188,7 @@ impl Subflow {
             path_mtu,
             pacer: Pacer::default(),
             timers: Timers::new(config.timer_granularity),
-            congestion,
+            congestion: (control.make)(congestion_config),
             path_id: PathId(0),
             siblings: Vec::new(),
             pending_reset: None,
@@ -485,6 +481,18 @@ impl Subflow {
     /// Returns the reason why the state is `Closed`.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.close_reason
+    }
+
+    /// Replaces the congestion control of a subflow that has not sent data yet.
+    pub(crate) fn set_congestion_control(
+        &mut self,
+        factory: &congestion::CongestionControlFactory,
+    ) {
+        self.congestion = factory.make(CongestionConfig {
+            mss_bytes: self.packet_bytes,
+            initial_packets: self.config.initial_window_packets,
+            hystart: self.config.hystart,
+        });
     }
 
     /// Returns the name of the congestion control in use.
