@@ -45,7 +45,7 @@ impl Store {
     /// Adds the device that sends a valid code, and returns its name and token.
     pub(crate) async fn join(&self, request: &JoinRequest) -> Result<JoinReply, CollectError> {
         let (token, secret) = self.catalogue.join(request, time::now_us()).await?;
-        Ok(JoinReply { name: token.name, token: secret })
+        Ok(JoinReply { name: token.name, token: secret, campaign_key: None })
     }
 
     /// Deletes everything that a device sent, then its access. After a failure, a repetition

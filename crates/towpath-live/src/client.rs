@@ -64,6 +64,8 @@ pub struct MeasureRequest {
     pub scenario: Scenario,
     /// Secret shared with the server; `None` without authentication.
     pub secret: Option<Secret>,
+    /// Text of the access grant whose secret is `secret`; `None` for the secret of a `--secret-file`.
+    pub grant: Option<String>,
     /// Expected certificate of the server. `None` accepts any certificate and records it.
     pub server: Option<Fingerprint>,
     /// Folder for a log of each flow's connection of QUIC.

@@ -94,6 +94,7 @@ fn measure_request(target: SocketAddr, transport: Transport, flow: &str) -> Meas
         plan,
         scenario,
         secret: None,
+        grant: None,
         server: None,
         qlog: None,
         repeat: 1,

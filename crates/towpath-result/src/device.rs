@@ -50,6 +50,10 @@ pub struct JoinReply {
     pub name: String,
     /// Token of the device, which the collector does not store.
     pub token: String,
+    /// Ed25519 key that verifies campaigns, in 64 hexadecimal digits; `None` from a collector
+    /// without campaigns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub campaign_key: Option<String>,
 }
 
 /// Acceptance of a newer consent text.

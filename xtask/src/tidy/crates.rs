@@ -159,9 +159,15 @@ pub(super) const CRATES: &[CrateRule] = &[
         must_not_know: "sockets and namespaces",
     },
     CrateRule {
+        name: "towpath-campaign",
+        platform: Platform::Any,
+        may_use: &["towpath-scenario", "towpath-result"],
+        must_not_know: "worlds, sockets and databases",
+    },
+    CrateRule {
         name: "towpath-collect",
         platform: Platform::Linux,
-        may_use: &["towpath-scenario", "towpath-result", "towpath-report"],
+        may_use: &["towpath-scenario", "towpath-result", "towpath-campaign", "towpath-report"],
         must_not_know: "how a run is made",
     },
     CrateRule {
@@ -250,6 +256,7 @@ pub(super) const CRATES: &[CrateRule] = &[
             "towpath-scenario",
             "towpath-result",
             "towpath-run",
+            "towpath-campaign",
         ],
         must_not_know: "namespaces and the emulator",
     },
@@ -295,6 +302,7 @@ pub(super) const CRATES: &[CrateRule] = &[
             "towpath-emu",
             "towpath-live",
             "towpath-doctor",
+            "towpath-campaign",
             "towpath-collect",
         ],
         must_not_know: "how anything is measured or simulated",

@@ -61,6 +61,7 @@ fn measure_all(
             plan: test_plan(arguments, scenario, transport)?,
             scenario: scenario.clone(),
             secret: secret.clone(),
+            grant: None,
             server: arguments.server_cert,
             qlog: arguments.qlog.clone(),
             repeat,

@@ -277,7 +277,7 @@ mod tests {
         };
         let join = |name: &str, token: &str| {
             let (name, token) = (name.to_owned(), token.to_owned());
-            let body = serde_json::to_string(&JoinReply { name, token }).unwrap();
+            let body = serde_json::to_string(&JoinReply { name, token, campaign_key: None }).unwrap();
             client_for("201 Created", &body).join(&request)
         };
         assert_eq!(join("phone", "towpath_ab").unwrap().0, "phone");

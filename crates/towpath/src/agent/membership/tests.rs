@@ -13,7 +13,7 @@ fn collector(remaining_objects: u64) -> TestServer {
     TestServer::start(move |_, request| match request.target.as_str() {
         "GET /api/v1/consent" => json(&ConsentText { version: 2, text: "We store.".to_owned() }),
         "POST /api/v1/devices" => {
-            json(&JoinReply { name: "phone".to_owned(), token: "towpath_secret".to_owned() })
+            json(&JoinReply { name: "phone".to_owned(), token: "towpath_secret".to_owned(), campaign_key: None })
         }
         "DELETE /api/v1/device" => {
             json(&ForgetReply { runs: 12, bytes: 3_100_000, remaining_runs: 0, remaining_objects })
