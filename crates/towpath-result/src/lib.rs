@@ -31,6 +31,7 @@ mod meta;
 pub mod metrics;
 mod multipath;
 pub mod order;
+pub mod prefix;
 mod probe;
 mod repeated;
 mod rng;
