@@ -41,7 +41,7 @@ impl fmt::Display for AccessGrant {
 }
 
 impl AccessGrant {
-    /// Reads the text of a grant; `None` if it is none.
+    /// Reads the text of a grant; `None` if it is not one.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_GRANT_BYTES {
             return None;

@@ -1,33 +1,31 @@
 //! File of a campaign. Every mistake is reported with its line.
 
+mod keys;
+
 use std::time::Duration;
 
-use towpath_scenario::document::{
-    KeyPresence, Problems, Section, SpannedProblem, TableSchema, Value, ValueKind, key, nearest,
-    quote, read, reference,
-};
+use towpath_scenario::document::{Problems, Section, SpannedProblem, Value, nearest, quote, read};
 use towpath_scenario::{ScenarioErrors, Transport};
 
 use crate::AddressFamily;
+use keys::{CAMPAIGN, MAX_NAME_CHARS, MAX_ROUNDS, PATTERN, PATTERNS};
+
 use crate::pattern::{
     Amounts, CampaignPattern, FIRST_KEY_LINE, amounts, parse_flow, payload_within, with_overhead,
 };
+pub use keys::reference_markdown;
 
 /// Campaign of stable mode to start from.
 pub const EXAMPLE_STABLE: &str = include_str!("example-stable.toml");
 /// Campaign of mobile mode to start from.
 pub const EXAMPLE_MOBILE: &str = include_str!("example-mobile.toml");
 
-/// Maximum length of a name in characters.
-const MAX_NAME_CHARS: usize = 48;
 /// Maximum length of the description in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 1_000;
-/// Shortest period of rounds: a campaign is no load test.
+/// Shortest period of rounds: a campaign is not a load test.
 const MIN_PERIOD: Duration = Duration::from_secs(10);
 /// Longest period of rounds.
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// Maximum number of rounds.
-const MAX_ROUNDS: u64 = 1_000_000;
 /// Maximum number of runs in a round.
 const MAX_RUNS: usize = 500;
 /// Maximum number of patterns.
@@ -47,11 +45,12 @@ const FAMILIES: [(&str, AddressFamily); 2] =
     [("ipv4", AddressFamily::Ipv4), ("ipv6", AddressFamily::Ipv6)];
 const MODES: [(&str, CampaignMode); 2] =
     [("stable", CampaignMode::Stable), ("mobile", CampaignMode::Mobile)];
-/// Patterns that a campaign can use. Their traffic ends by itself, or can be limited.
-const PATTERNS: [&str; 10] =
-    ["ping", "bulk", "iperf", "interactive", "reqres", "onoff", "video", "web", "udping", "udp"];
+
 /// Patterns that continue until a network is lost.
 const SESSION_PATTERNS: [&str; 4] = ["interactive", "reqres", "onoff", "udping"];
+
+/// Forms of addresses in results; true for complete ones.
+const ADDRESSES: [(&str, bool); 2] = [("prefix", false), ("full", true)];
 
 /// Mode of a campaign, as in MultipathTester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,112 +94,11 @@ pub struct Campaign {
     pub servers: Vec<String>,
     /// Bytes that a device may transfer on one day (UTC).
     pub bytes_per_day: u64,
+    /// True if results keep complete IP addresses; else devices send network prefixes only.
+    pub full_addresses: bool,
     /// Traffic, in order.
     pub patterns: Vec<CampaignPattern>,
 }
-
-const TRANSPORT_LIST: ValueKind =
-    ValueKind::List(&ValueKind::Words(&["tcp", "mptcp", "quic", "mpquic"]));
-const FAMILY_LIST: ValueKind = ValueKind::List(&ValueKind::Words(&["ipv4", "ipv6"]));
-const PORT_LIST: ValueKind = ValueKind::List(&ValueKind::Integer(1, 65_535));
-
-static CAMPAIGN: TableSchema = TableSchema {
-    noun: "a campaign",
-    heading: "The campaign",
-    doc: "Keys at the top of the file. Each device measures once in each period.",
-    key_groups: &[&[
-        key(
-            "name",
-            ValueKind::Name(MAX_NAME_CHARS),
-            KeyPresence::Required,
-            "Name, unique on a collector",
-        ),
-        key(
-            "description",
-            ValueKind::Text,
-            KeyPresence::Optional("empty"),
-            "Purpose, for owners of devices",
-        ),
-        key(
-            "mode",
-            ValueKind::Words(&["stable", "mobile"]),
-            KeyPresence::Required,
-            "`stable`: one run after the other; `mobile`: all transports at the same time, until \
-             the first network is lost",
-        ),
-        key(
-            "start",
-            ValueKind::Any("a date and time with its offset: `2026-12-01T00:00:00Z`"),
-            KeyPresence::Optional("time of creation"),
-            "Start of the first period",
-        ),
-        key(
-            "end",
-            ValueKind::Any("a date and time with its offset: `2026-12-31T00:00:00Z`"),
-            KeyPresence::Required,
-            "No run starts at this time or later",
-        ),
-        key("every", ValueKind::Duration, KeyPresence::Required, "Period of the rounds, from 10 s"),
-        key(
-            "jitter",
-            ValueKind::Duration,
-            KeyPresence::Optional("a tenth of `every`"),
-            "Maximum delay of a round in its period; drawn for each device and round",
-        ),
-        key(
-            "rounds",
-            ValueKind::Integer(1, MAX_ROUNDS),
-            KeyPresence::Optional("no limit"),
-            "Maximum number of rounds of a device",
-        ),
-        key(
-            "transports",
-            TRANSPORT_LIST,
-            KeyPresence::Optional("all; mobile: mptcp and mpquic"),
-            "Transports",
-        ),
-        key(
-            "families",
-            FAMILY_LIST,
-            KeyPresence::Optional("both; mobile: ipv4"),
-            "Address families",
-        ),
-        key("ports", PORT_LIST, KeyPresence::Optional("`[443]`"), "Ports of the test server"),
-        key(
-            "servers",
-            ValueKind::List(&ValueKind::Text),
-            KeyPresence::Optional("all registered ones"),
-            "Names or addresses of test servers; a device selects the nearest",
-        ),
-        key(
-            "bytes-per-day",
-            ValueKind::Size,
-            KeyPresence::Required,
-            "Maximum number of bytes of a device on one day (UTC)",
-        ),
-        key("patterns", ValueKind::Tables(&PATTERN), KeyPresence::Required, "Traffic, in order"),
-    ]],
-};
-
-static PATTERN: TableSchema = TableSchema {
-    noun: "a pattern of a campaign",
-    heading: "[[patterns]]",
-    doc: "One traffic pattern. Further keys are those of a scenario's flow, such as `size`, \
-          `duration`, `direction` or `preset`.",
-    key_groups: &[&[
-        key("pattern", ValueKind::Words(&PATTERNS), KeyPresence::Required, "Traffic pattern"),
-        key("transports", TRANSPORT_LIST, KeyPresence::Optional("the campaign's"), "Transports"),
-        key("families", FAMILY_LIST, KeyPresence::Optional("the campaign's"), "Address families"),
-        key("ports", PORT_LIST, KeyPresence::Optional("the campaign's"), "Ports of the server"),
-        key(
-            "max-bytes",
-            ValueKind::Size,
-            KeyPresence::Optional("computed from the pattern"),
-            "Maximum number of bytes of a run with headers. Required for a transfer that has a \
-             duration and no size, whose rate it limits",
-        ),
-    ]],
-};
 
 /// Keys of a scenario's flow that a campaign decides by itself, or that could name a program.
 const EXCLUDED_KEYS: [(&str, &str); 10] = [
@@ -215,11 +113,6 @@ const EXCLUDED_KEYS: [(&str, &str); 10] = [
     ("family", "use `families`"),
     ("at", "a pattern starts with its run"),
 ];
-
-/// Returns the reference of all keys as Markdown.
-pub fn reference_markdown(title: &str) -> String {
-    reference(title, [&CAMPAIGN, &PATTERN])
-}
 
 impl Campaign {
     /// Reads a campaign that was created at `created_us`, in microseconds since 1970. `file_name` is
@@ -259,6 +152,7 @@ fn campaign(top: &mut Section<'_>, problems: &Problems, created_us: u64) -> Camp
     let servers = top.take("servers").and_then(|value| servers(&value)).unwrap_or_default();
     let bytes = top.require("bytes-per-day", "bytes-per-day = \"500 MB\"");
     let bytes_per_day = bytes.as_ref().and_then(Value::size);
+    let full_addresses = top.take("addresses").and_then(|value| value.word(&ADDRESSES));
     let defaults = PatternDefaults {
         mode,
         transports: list_of(top, "transports", transports).unwrap_or_else(|| match mode {
@@ -283,6 +177,7 @@ fn campaign(top: &mut Section<'_>, problems: &Problems, created_us: u64) -> Camp
         rounds: rounds.map(|rounds| rounds as u32),
         servers,
         bytes_per_day: bytes_per_day.unwrap_or(u64::MAX),
+        full_addresses: full_addresses.unwrap_or(false),
         patterns: patterns
             .as_ref()
             .map_or_else(Vec::new, |value| all_patterns(value, &defaults, problems)),
@@ -474,14 +369,18 @@ fn read_pattern(
             return None;
         }
     };
-    let (max_bytes, rate_limit_bps) = limits(&amounts(&scenario), limit, &section)?;
+    let mut amounts = amounts(&scenario);
+    if defaults.mode == CampaignMode::Mobile && name != "udping" {
+        amounts = amounts.with_datagrams();
+    }
+    let (max_bytes, rate_limit_bps) = limits(&amounts, limit, &section)?;
     Some(CampaignPattern {
         name: name.to_owned(),
         keys,
         transports: transports.unwrap_or_else(|| defaults.transports.clone()),
         families: families.unwrap_or_else(|| defaults.families.clone()),
         ports: ports.unwrap_or_else(|| defaults.ports.clone()),
-        duration: amounts(&scenario).duration,
+        duration: amounts.duration,
         max_bytes,
         rate_limit_bps,
     })

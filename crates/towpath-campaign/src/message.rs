@@ -20,7 +20,7 @@ pub const MAX_OUTCOMES: usize = 1_000;
 /// Maximum length of an outcome's detail in bytes.
 pub const MAX_REASON_BYTES: usize = 200;
 
-/// Campaigns of a collector that are not ended.
+/// Campaigns of a collector: active and paused ones, and those that ended within the last day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignList {
     /// Campaigns in order of creation.
@@ -118,8 +118,27 @@ pub enum MissingReason {
     Missed,
     /// The campaign was paused or ended at the planned time.
     Stopped,
-    /// Another error.
+    /// Another error, or a reason of a later version.
+    #[serde(other)]
     Failed,
+}
+
+impl MissingReason {
+    /// Returns the name in messages and lists, such as `owner-limit`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OwnerLimit => "owner-limit",
+            Self::CampaignLimit => "campaign-limit",
+            Self::NoAddress => "no-address",
+            Self::NoServer => "no-server",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Interrupted => "interrupted",
+            Self::Missed => "missed",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// Outcomes that a device reports. A repetition has no effect.
@@ -185,4 +204,31 @@ pub struct ServerOffer {
     pub heartbeat: Heartbeat,
     /// Access for this device.
     pub access: Access,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_written_with_their_names_and_later_ones_are_read() {
+        for reason in [
+            MissingReason::OwnerLimit,
+            MissingReason::CampaignLimit,
+            MissingReason::NoAddress,
+            MissingReason::NoServer,
+            MissingReason::Unreachable,
+            MissingReason::Refused,
+            MissingReason::Interrupted,
+            MissingReason::Missed,
+            MissingReason::Stopped,
+            MissingReason::Failed,
+        ] {
+            let written = serde_json::to_string(&reason).unwrap();
+            assert_eq!(written, format!("\"{}\"", reason.name()));
+            assert_eq!(serde_json::from_str::<MissingReason>(&written).unwrap(), reason);
+        }
+        let later = serde_json::from_str::<MissingReason>("\"battery-low\"").unwrap();
+        assert_eq!(later, MissingReason::Failed);
+    }
 }

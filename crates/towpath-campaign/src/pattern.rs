@@ -4,12 +4,15 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use towpath_scenario::units::duration_text;
 use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Schedule, Transport, no_files};
 
 /// Bytes of a run beyond its payload: handshakes, control connection and the server's report.
 const RUN_OVERHEAD_BYTES: u64 = 500_000;
 /// Paths that datagrams of `udping` can use at the same time.
 const MAX_PATHS: u64 = 8;
+/// Bytes of the headers of a message.
+const HEADER_BYTES: u64 = 100;
 /// Bytes of a datagram of `udping` with its headers.
 const UDPING_BYTES: u64 = 100;
 
@@ -105,6 +108,19 @@ pub(crate) struct Amounts {
     pub(crate) fast_streams: u64,
 }
 
+impl Amounts {
+    /// Adds the datagrams that measure each path alone, during the whole time.
+    pub(crate) fn with_datagrams(self) -> Self {
+        let duration = duration_text(self.duration);
+        let keys = [("duration".to_owned(), format!("\"{duration}\""))];
+        let datagrams =
+            parse_flow("udping", &keys).ok().and_then(|flow| amounts(&flow).payload_bytes);
+        let payload_bytes =
+            self.payload_bytes.map(|bytes| bytes.saturating_add(datagrams.unwrap_or(u64::MAX)));
+        Self { payload_bytes, ..self }
+    }
+}
+
 /// Returns the amounts of a scenario's flows.
 pub(crate) fn amounts(scenario: &Scenario) -> Amounts {
     let none = Amounts { duration: Duration::ZERO, payload_bytes: Some(0), fast_streams: 0 };
@@ -134,9 +150,10 @@ fn flow_amounts(flow: &Flow) -> Amounts {
             (Some(segment.saturating_mul(video.segments.into())), 0)
         }
         Pattern::Web(web) => {
-            let object = u64::from(web.object_bytes) + u64::from(web.request_bytes);
+            let request = u64::from(web.request_bytes) + HEADER_BYTES;
+            let object = u64::from(web.object_bytes) + request;
             let objects = object.saturating_mul(web.objects.into());
-            (Some(objects.saturating_add(web.page_bytes.into())), 0)
+            (Some(objects.saturating_add(request + u64::from(web.page_bytes))), 0)
         }
         Pattern::Udping(udping) => {
             let count = ratio(udping.duration, udping.period).saturating_add(1);
@@ -145,6 +162,8 @@ fn flow_amounts(flow: &Flow) -> Amounts {
         Pattern::Udp(udp) => {
             let bits = u128::from(udp.rate_bps) * udp.duration.as_nanos() / 1_000_000_000;
             let bytes = u64::try_from(bits / 8).unwrap_or(u64::MAX);
+            // The last datagram may exceed the rate.
+            let bytes = bytes.saturating_add(2 * u64::from(udp.bytes));
             (Some(bytes.saturating_mul(sides(udp.direction))), 0)
         }
         // A campaign cannot contain commands: the reader refuses them.
@@ -167,7 +186,6 @@ fn ratio(whole: Duration, part: Duration) -> u64 {
 
 /// Returns the bytes of all requests and replies of one direction. Each message has a header.
 fn schedule_bytes(schedule: &Schedule) -> u64 {
-    const HEADER_BYTES: u64 = 100;
     let message = |request: u32, reply: u32| u64::from(request) + u64::from(reply) + HEADER_BYTES;
     match schedule {
         Schedule::Every { count, request_bytes, reply_bytes, .. } => {

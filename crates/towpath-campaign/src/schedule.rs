@@ -86,6 +86,15 @@ impl Campaign {
         bytes.fold(0, u64::saturating_add)
     }
 
+    /// Returns the bytes that a device may reserve on a test server in a day: those of
+    /// `bytes-per-day`, or of all rounds of a day if these reserve more than they use.
+    pub fn reservable_bytes_per_day(&self) -> u64 {
+        const DAY_US: u64 = 86_400_000_000;
+        let rounds = DAY_US.div_ceil(micros(self.every).max(1)) + 1;
+        let rounds = rounds.min(self.rounds.unwrap_or(u32::MAX).into());
+        self.bytes_per_round().saturating_mul(rounds).max(self.bytes_per_day)
+    }
+
     /// Returns each combination of pattern, family and port.
     fn places(&self) -> impl Iterator<Item = (usize, Place<'_>)> {
         self.patterns.iter().enumerate().flat_map(|(index, pattern)| {
@@ -172,6 +181,17 @@ mod tests {
         assert_eq!(limited.planned_rounds("ada", 0, u64::MAX).count(), 3);
         let short = Campaign { end_us: start + 7 * HOUR_US, ..campaign };
         assert_eq!(short.planned_rounds("ada", 0, u64::MAX).count(), 2);
+    }
+
+    #[test]
+    fn a_day_has_the_bytes_of_its_rounds_at_least() {
+        let campaign = stable();
+        let five_rounds = 5 * campaign.bytes_per_round();
+        let limited = |bytes_per_day| Campaign { bytes_per_day, ..campaign.clone() };
+        assert_eq!(limited(five_rounds - 1).reservable_bytes_per_day(), five_rounds);
+        assert_eq!(limited(five_rounds + 1).reservable_bytes_per_day(), five_rounds + 1);
+        let once = Campaign { rounds: Some(1), ..limited(1) };
+        assert_eq!(once.reservable_bytes_per_day(), campaign.bytes_per_round());
     }
 
     proptest! {

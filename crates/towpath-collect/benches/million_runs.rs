@@ -48,7 +48,12 @@ fn main() {
         let served = run_to_end(async {
             let store = Store::open(&config).await?;
             let listen = "127.0.0.1:0".parse().unwrap();
-            let config = ServerConfig { listen, public_url: None, public_read: false };
+            let config = ServerConfig {
+                listen,
+                public_url: None,
+                public_read: false,
+                poll_interval: Duration::from_secs(300),
+            };
             let on_ready = |url: &str| ready.send(url.to_owned()).unwrap();
             serve(store, config, on_ready, std::future::pending()).await
         });

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rand_core::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -61,7 +62,12 @@ fn run_server(dir: &Path) {
     run_to_end(async {
         let store = Store::open(&config(dir)).await?;
         let listen = "127.0.0.1:0".parse().unwrap();
-        let config = ServerConfig { listen, public_url: None, public_read: false };
+        let config = ServerConfig {
+            listen,
+            public_url: None,
+            public_read: false,
+            poll_interval: Duration::from_secs(300),
+        };
         serve(store, config, |url| println!("{url}"), std::future::pending()).await
     })
     .unwrap();

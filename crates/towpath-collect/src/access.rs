@@ -17,13 +17,16 @@ pub enum Role {
     Admin,
     /// Device of a volunteer: may upload runs, and read its own state and runs.
     Device,
+    /// Test server: may send heartbeats, and do nothing else.
+    Server,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 4] = [Self::Viewer, Self::Uploader, Self::Admin, Self::Device];
+    pub const ALL: [Self; 5] =
+        [Self::Viewer, Self::Uploader, Self::Admin, Self::Device, Self::Server];
     /// Roles that an operator may give to a token. A device gets its token when it joins.
-    pub const GRANTED: [Self; 3] = [Self::Uploader, Self::Viewer, Self::Admin];
+    pub const GRANTED: [Self; 4] = [Self::Uploader, Self::Viewer, Self::Server, Self::Admin];
 
     /// Returns the role's name.
     pub fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl Role {
             Self::Uploader => "uploader",
             Self::Admin => "admin",
             Self::Device => "device",
+            Self::Server => "server",
         }
     }
 
@@ -57,7 +61,7 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let role = Self::ALL.into_iter().find(|role| role.name() == text);
-        role.ok_or_else(|| "a role is viewer, uploader or admin".to_owned())
+        role.ok_or_else(|| "a role is viewer, uploader, server or admin".to_owned())
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Device {
     pub platform: String,
     /// Time of joining, in microseconds since 1970.
     pub joined_us: i64,
+    /// Time at which the owner withdrew the consent, in microseconds since 1970; `None` before.
+    pub withdrawn_us: Option<i64>,
     /// Stored runs of the device.
     pub runs: u64,
     /// Bytes of these runs, compressed.
@@ -40,6 +42,8 @@ pub(crate) struct DeviceRow {
     pub(crate) version: String,
     pub(crate) platform: String,
     pub(crate) joined_us: i64,
+    #[serde(default)]
+    pub(crate) withdrawn_us: Option<i64>,
 }
 
 /// Version of the consent text in a backup.
@@ -57,6 +61,15 @@ pub struct Invitation {
     pub code: String,
     /// Address of the site; `None` if the collector was never served.
     pub url: Option<String>,
+}
+
+/// Invitation that no device has used yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenInvitation {
+    /// Name of the invited device.
+    pub name: String,
+    /// Time at which the code expires, in microseconds since 1970.
+    pub expires_us: i64,
 }
 
 /// Returns a consent text in its stored form, or the reason why it cannot be one.

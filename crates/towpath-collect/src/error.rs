@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::bucket::{BucketError, BucketFailure};
+use crate::campaign::CampaignError;
 
 use towpath_report::TableError;
 use towpath_result::device::MAX_DEVICE_NAME_BYTES;
@@ -104,6 +105,9 @@ pub enum CollectError {
     /// A file is not usable as the consent text.
     #[error("the consent text is not usable: {0}")]
     ConsentText(String),
+    /// A campaign or its key is not usable.
+    #[error(transparent)]
+    Campaign(#[from] CampaignError),
 }
 
 impl CollectError {
@@ -115,6 +119,7 @@ impl CollectError {
                  SQLite"
             }
             Self::Bucket(failure) => return failure.reason.hint().map(str::to_owned),
+            Self::Campaign(error) => return error.hint().map(str::to_owned),
             Self::Folder { .. } => "choose a writable folder with `--dir DIR`",
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 "another program uses the port: choose one with `--listen 127.0.0.1:PORT`"
@@ -185,7 +190,8 @@ impl CollectError {
             | Self::InvalidJoinCode
             | Self::OtherConsent { .. }
             | Self::NoConsent
-            | Self::ConsentText(_) => return false,
+            | Self::ConsentText(_)
+            | Self::Campaign(_) => return false,
         };
         ["is full", "No space left", "disk full"].iter().any(|words| text.contains(words))
     }

@@ -74,7 +74,7 @@ impl Store {
 }
 
 /// Reads a query: that of an address, or the address of a page.
-fn parse(query: &str) -> Result<RunFilter, CollectError> {
+pub(crate) fn parse(query: &str) -> Result<RunFilter, CollectError> {
     let query = query.split_once('?').map_or(query, |(_, query)| query);
     let invalid = || CollectError::Choice(format!("`{}` is not a query", query.escape_debug()));
     let address: Uri = format!("/?{query}").parse().map_err(|_| invalid())?;
@@ -82,7 +82,8 @@ fn parse(query: &str) -> Result<RunFilter, CollectError> {
     RunFilter::parse(&pairs).map_err(CollectError::Choice)
 }
 
-fn matches(filter: &RunFilter, run: &RunEntry) -> bool {
+/// Returns true if a run passes all conditions of a filter.
+pub(crate) fn matches(filter: &RunFilter, run: &RunEntry) -> bool {
     let day = day(run.started_us);
     let is_accepted = |facet: Facet| filter.accepts(facet, facet_value(&run.group, facet));
     Facet::ALL.into_iter().all(is_accepted)

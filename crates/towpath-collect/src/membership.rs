@@ -3,9 +3,9 @@
 use towpath_result::device::{ConsentText, ForgetReply, JoinReply, JoinRequest};
 
 use crate::access::Token;
-use crate::device::{Device, Invitation, consent_text, verify_name};
+use crate::device::{Device, Invitation, OpenInvitation, consent_text, verify_name};
 use crate::error::CollectError;
-use crate::maintenance::BATCH_RUNS;
+use crate::maintenance::{BATCH_RUNS, MaintenanceReport};
 use crate::store::Store;
 use crate::time;
 
@@ -17,7 +17,8 @@ impl Store {
         expires_us: i64,
     ) -> Result<Invitation, CollectError> {
         verify_name(name)?;
-        let code = self.catalogue.create_join_code(name, expires_us, time::now_us()).await?;
+        let by = (&self.actor, time::now_us());
+        let code = self.catalogue.create_join_code(name, expires_us, by).await?;
         Ok(Invitation { code: code.to_string(), url: self.noted_address().ok() })
     }
 
@@ -26,9 +27,14 @@ impl Store {
         self.catalogue.devices().await
     }
 
+    /// Returns the invitations that a device can use at `now_us`, in order of their names.
+    pub async fn open_invitations(&self, now_us: i64) -> Result<Vec<OpenInvitation>, CollectError> {
+        self.catalogue.open_invitations(now_us).await
+    }
+
     /// Revokes the device with this name, or ends its invitation. Its runs stay.
     pub async fn revoke_device(&self, name: &str) -> Result<(), CollectError> {
-        self.catalogue.revoke_device(name, time::now_us()).await
+        self.catalogue.revoke_device(name, &self.actor, time::now_us()).await
     }
 
     /// Returns the current consent text.
@@ -39,13 +45,14 @@ impl Store {
     /// Stores a new consent text, in UTF-8; returns its version.
     pub async fn set_consent(&self, text: &[u8]) -> Result<u32, CollectError> {
         let text = consent_text(text).map_err(CollectError::ConsentText)?;
-        self.catalogue.set_consent(&text, time::now_us()).await
+        self.catalogue.set_consent(&text, &self.actor, time::now_us()).await
     }
 
     /// Adds the device that sends a valid code, and returns its name and token.
     pub(crate) async fn join(&self, request: &JoinRequest) -> Result<JoinReply, CollectError> {
+        let campaign_key = Some(self.campaign_key().await?.to_string());
         let (token, secret) = self.catalogue.join(request, time::now_us()).await?;
-        Ok(JoinReply { name: token.name, token: secret, campaign_key: None })
+        Ok(JoinReply { name: token.name, token: secret, campaign_key })
     }
 
     /// Deletes everything that a device sent, then its access. After a failure, a repetition
@@ -55,7 +62,8 @@ impl Store {
     /// survives until its records are gone.
     pub(crate) async fn forget_device(&self, token: &Token) -> Result<ForgetReply, CollectError> {
         let mut reply = ForgetReply { runs: 0, bytes: 0, remaining_runs: 0, remaining_objects: 0 };
-        self.catalogue.withdraw_consent(&token.id).await?;
+        self.catalogue.withdraw_consent(&token.id, time::now_us()).await?;
+        let remaining_outcomes = self.catalogue.delete_outcomes(&token.id).await?;
         loop {
             let runs = self.catalogue.runs_of(&token.id, BATCH_RUNS).await?;
             if runs.is_empty() {
@@ -79,8 +87,11 @@ impl Store {
         }
         reply.remaining_runs =
             self.catalogue.device(&token.id).await?.map_or(0, |device| device.runs);
+        reply.remaining_runs += remaining_outcomes;
         if (reply.remaining_runs, reply.remaining_objects) == (0, 0) {
-            self.catalogue.remove_device(&token.id, time::now_us()).await?;
+            let amounts =
+                MaintenanceReport { runs: reply.runs, bytes: reply.bytes, ..<_>::default() };
+            self.catalogue.remove_device(token, &amounts.to_string(), time::now_us()).await?;
         }
         self.catalogue.erase_log().await;
         Ok(reply)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::RwLock;
 
 use crate::access::{Role, Token};
+use crate::audit::Actor;
 use crate::bucket::BucketConfig;
 use crate::catalogue::Catalogue;
 use crate::entry::RunEntry;
@@ -42,7 +43,9 @@ pub struct Store {
     /// Lock for writing while a row and its records are deleted, so that no upload of the same run
     /// comes between the two.
     pub(crate) uploads: Arc<RwLock<()>>,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
+    /// Originator of actions in the audit log.
+    pub(crate) actor: Actor,
 }
 
 impl Store {
@@ -62,7 +65,8 @@ impl Store {
             Some(address) => Catalogue::open_address(address).await?,
             None => Catalogue::open_file(&path.join(CATALOGUE_FILE)).await?,
         };
-        let store = Self { catalogue, objects, uploads: Arc::default(), dir: path };
+        let store =
+            Self { catalogue, objects, uploads: Arc::default(), dir: path, actor: Actor::local() };
         store.check_place(config.objects.as_ref().map(BucketConfig::address)).await?;
         Ok(store)
     }
@@ -88,6 +92,13 @@ impl Store {
         written.map_err(|source| unusable(&path, source))
     }
 
+    /// Returns the same data for actions of another originator. After [`Store::open`], actions are
+    /// those of the user who runs this process.
+    #[must_use]
+    pub fn acting_as(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
     /// Closes the catalogue, after its transactions.
     pub async fn close(&self) {
         self.catalogue.close().await;
@@ -95,7 +106,8 @@ impl Store {
 
     /// Creates a token and returns its secret, which cannot be read again.
     pub async fn create_token(&self, name: &str, role: Role) -> Result<String, CollectError> {
-        Ok(self.catalogue.create_token(name, role, time::now_us()).await?.1)
+        let now_us = time::now_us();
+        Ok(self.catalogue.create_token_by((name, role), &self.actor, now_us).await?.1)
     }
 
     /// Returns all tokens, the newest first.
@@ -105,7 +117,7 @@ impl Store {
 
     /// Revokes the token with this name or identifier, and ends its sessions.
     pub async fn revoke_token(&self, name: &str) -> Result<(), CollectError> {
-        self.catalogue.revoke_token(name, time::now_us()).await
+        self.catalogue.revoke_token_by(name, &self.actor, time::now_us()).await
     }
 
     /// Creates a link that logs a browser in once, within ten minutes.
@@ -115,8 +127,7 @@ impl Store {
         let address = self.noted_address()?;
         let now_us = time::now_us();
         let name = format!("browser-{}", crate::secret::random_id()?);
-        let (token, _) = self.catalogue.create_token(&name, role, now_us).await?;
-        let code = self.catalogue.create_login_code(&token, now_us).await?;
+        let code = self.catalogue.create_login_code((&name, role), &self.actor, now_us).await?;
         Ok(format!("{address}/login?code={code}"))
     }
 

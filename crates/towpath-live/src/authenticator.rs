@@ -12,6 +12,7 @@ use crate::protocol::{AdmissionError, ClientMessage, Secret, ServerMessage};
 pub struct Authenticator<'a> {
     secret: &'a Secret,
     transcript: AuthTranscript,
+    grant: Option<&'a str>,
 }
 
 impl<'a> Authenticator<'a> {
@@ -24,14 +25,21 @@ impl<'a> Authenticator<'a> {
         let unprotected = || io::Error::other("the connection is not encrypted");
         let binding = channel.binding().ok_or_else(unprotected)?;
         let transcript = AuthTranscript { binding, server, client: Challenge(random()?) };
-        Ok(Self { secret, transcript })
+        Ok(Self { secret, transcript, grant: None })
+    }
+
+    /// Sets the text of the access grant that the secret belongs to.
+    #[must_use]
+    pub fn with_grant(self, grant: Option<&'a str>) -> Self {
+        Self { grant, ..self }
     }
 
     /// Returns the client's proof message, which includes its challenge.
     pub fn proof_message(&self) -> io::Result<ClientMessage> {
         let proof = self.secret.prove(AuthRole::Client, &self.transcript);
         let proof = proof.ok_or_else(|| io::Error::other("the secret is not a valid key"))?;
-        Ok(ClientMessage::Proof { proof, challenge: self.transcript.client })
+        let grant = self.grant.map(str::to_owned);
+        Ok(ClientMessage::Proof { proof, challenge: self.transcript.client, grant })
     }
 
     /// Returns true if the server's message proves knowledge of the secret.
@@ -46,6 +54,14 @@ pub fn secret_not_required() -> AdmissionError {
     AdmissionError::new(
         "it does not request the secret, so it cannot prove that it knows it",
         "start it with --secret-file, or omit --secret-file here",
+    )
+}
+
+/// Returns the error for a server that accepts no access grants.
+pub fn grant_not_accepted() -> AdmissionError {
+    AdmissionError::new(
+        "it admits no devices of a collector",
+        "start it with --register, or use --secret-file",
     )
 }
 

@@ -38,6 +38,7 @@ mod probe;
 pub mod protocol;
 mod quic_acceptor;
 mod report_text;
+mod reservation;
 mod sender_sampler;
 mod series;
 mod server;
@@ -65,7 +66,7 @@ pub use identity::{IdentityFileError, load_or_create_identity, read_identity};
 pub use mobile::MobileSession;
 pub use nearest::{PINGS, PingResult, ping};
 pub use network_watch::{NetworkChange, NetworkWatch};
-pub use server::{Server, ServerConfig, ServerEvent};
+pub use server::{DeviceAccess, Server, ServerConfig, ServerEvent};
 pub use socket::LocalBind;
 pub use towpath_quic::{Fingerprint, Identity};
 
@@ -141,6 +142,23 @@ pub enum LiveError {
 impl LiveError {
     fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { action, source }
+    }
+
+    /// Returns the time after which the same request may succeed, if the server estimates it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refusal) => {
+                refusal.retry_after_s.map(|seconds| Duration::from_secs(seconds.into()))
+            }
+            Self::Connect { .. }
+            | Self::Exhausted { .. }
+            | Self::FirstPath { .. }
+            | Self::Untrusted { .. }
+            | Self::Unprotected { .. }
+            | Self::Protocol(_)
+            | Self::Listen { .. }
+            | Self::System { .. } => None,
+        }
     }
 
     /// Returns a hint for the user, if there is one.

@@ -23,11 +23,15 @@ use super::acceptor::Acceptor;
 use super::admission::{self, AdmissionControl, CloseFn, ConnectionPermit, SourceQuota};
 use super::control_channel::ControlChannel;
 use super::quic_acceptor::{EchoFilter, OnDatagram, OnStream, QuicAcceptor};
+use super::reservation::SharedGrantAccounts;
 use super::server_test::{ClientGuard, ServerTest, TestTable};
 use super::udp_flows::{ListenerSockets, UdpServerContext};
 use super::{LiveError, socket};
 use crate::protocol::{ConnectionKind, ObservedProtocol, Preamble, Secret, ServerLimits};
 
+pub use access::DeviceAccess;
+
+mod access;
 mod auth;
 mod control;
 mod over_quic;
@@ -67,6 +71,8 @@ pub struct ServerConfig {
     pub quic_migration: bool,
     /// Certificate and key for QUIC and TLS; `None` generates one that is not stored.
     pub identity: Option<Identity>,
+    /// Access for devices of a collector; `None` for a server without a collector.
+    pub access: Option<DeviceAccess>,
 }
 
 /// Notification of a running server.
@@ -114,6 +120,7 @@ struct ServerState {
     tests: TestTable,
     budget: Arc<AdmissionControl>,
     auth_limiter: auth::SharedAuthLimiter,
+    grant_accounts: SharedGrantAccounts,
     /// Set after a result was fetched.
     fetched: AtomicBool,
     closing: AtomicBool,
@@ -161,6 +168,7 @@ impl Server {
             tests: TestTable::new(&config.limits),
             budget: AdmissionControl::new(&config.limits, clock),
             auth_limiter: auth::SharedAuthLimiter::default(),
+            grant_accounts: SharedGrantAccounts::default(),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             multipath: socket::kernel_has_mptcp(),
@@ -218,6 +226,11 @@ impl Server {
     /// Returns true if the server accepts QUIC on a port.
     pub fn has_quic(&self, port: u16) -> bool {
         self.state.has_udp(Some(port))
+    }
+
+    /// Returns true if the server accepts Multipath TCP.
+    pub fn has_mptcp(&self) -> bool {
+        self.state.multipath
     }
 
     /// Returns warnings about missing features, with reasons.
@@ -345,22 +358,23 @@ impl ServerState {
             (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
                 self.serve_control_over_tcp(socket, None);
             }
-            // A server with a secret replies to connections of known tests only.
-            (ConnectionKind::Echo, test) if test.is_some() || self.config.secret.is_none() => {
+            // A server that requires a proof replies to connections of known tests only.
+            (ConnectionKind::Echo, test) if test.is_some() || !self.requires_proof() => {
                 self.spawn_echo(socket);
             }
             (ConnectionKind::Control | ConnectionKind::Data | ConnectionKind::Echo, _) => {}
         }
     }
 
-    /// Returns true if an echo datagram gets a reply. A server with a secret requires a known test.
+    /// Returns true if an echo datagram gets a reply. A server that requires a proof replies for
+    /// known tests only.
     fn allows_echo(&self, token: TestToken, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let test = self.tests.find(token);
         if let Some(test) = &test {
             test.touch(now);
         }
-        let open = token == TestToken::NONE && self.config.secret.is_none();
+        let open = token == TestToken::NONE && !self.requires_proof();
         let bytes = towpath_run::datagram::EchoDatagram::BYTES as u64;
         (open || test.is_some())
             && self.budget.quota(SourcePrefix::of(peer.ip())).try_consume_reply(now, bytes)

@@ -22,6 +22,7 @@ use super::data_stream::DataStream;
 use super::flow_runner::{FlowStream, expected_streams};
 use super::mobile::max_reply_delay;
 use super::report_text::ReportText;
+use super::reservation::GrantReservation;
 use super::socket;
 use super::udp_flows::UdpServerFlow;
 use crate::protocol::{TestPlan, max_duration};
@@ -38,6 +39,8 @@ const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const RETURN_TIMEOUT: Duration = Duration::from_secs(8);
 /// Longest absence of a silent client; a broken path may recover.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Usual time from admission to the start of the traffic.
+const EXPECTED_SETUP_TIME: Duration = Duration::from_secs(2);
 /// Time limit from admission to the start of the traffic.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of control connections of a test with pinned permits. A client that reconnects
@@ -63,6 +66,8 @@ pub(super) struct ServerTest {
     liveness: ClientLiveness,
     /// Bytes of the result that were sent to its client.
     fetched_bytes: AtomicU64,
+    /// Bytes reserved from the client's grant, until the traffic begins.
+    reservation: Mutex<Option<GrantReservation>>,
 }
 
 /// Signs of life of a test's client.
@@ -129,6 +134,25 @@ impl ServerTest {
             ClientGuard { test: Arc::clone(self), clock, lost: false },
             before < MAX_CONTROL_CONNECTIONS,
         )
+    }
+
+    /// Keeps a reservation, which ends with the test unless the traffic begins.
+    pub(super) fn hold(&self, reservation: Option<GrantReservation>) {
+        *self.reservation.lock().unwrap_or_else(PoisonError::into_inner) = reservation;
+    }
+
+    /// Returns the estimated time until the test releases its slot.
+    fn remaining_time(&self, now: Instant) -> Duration {
+        let duration = max_duration(&self.scenario);
+        match &*self.lock() {
+            TestState::Gathering(_) => {
+                (self.liveness.admitted_at + EXPECTED_SETUP_TIME + duration).saturating_since(now)
+            }
+            TestState::Running(run_clock) => {
+                (Instant::ZERO + duration).saturating_since(run_clock.now())
+            }
+            TestState::Ended { .. } | TestState::Removed => Duration::ZERO,
+        }
     }
 
     /// Records a sign of life of the client.
@@ -271,6 +295,10 @@ impl ServerTest {
         let mut state = self.lock();
         let TestState::Gathering(gathered) = &mut *state else { return None };
         let gathered = std::mem::take(gathered);
+        let reservation = self.reservation.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reservation) = reservation {
+            reservation.consume();
+        }
         *state = TestState::Running(Arc::clone(run_clock));
         let streams = gathered.into_iter().filter_map(|((flow, number), stream)| {
             let config = self.scenario.flows.get(usize::from(flow))?;

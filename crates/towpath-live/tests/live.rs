@@ -21,6 +21,8 @@ use towpath_result::{Record, Summary};
 use towpath_run::token::TestToken;
 use towpath_scenario::{Scenario, Transport, no_files};
 
+#[path = "live/access.rs"]
+mod access;
 #[path = "live/check.rs"]
 mod check;
 #[path = "live/quic.rs"]
@@ -70,6 +72,7 @@ fn serve_with_identity(
         public_diagnostics: false,
         quic_migration: false,
         identity,
+        access: None,
     };
     let server = Server::open(config).unwrap();
     let address = *server.addresses().first().unwrap();
@@ -319,7 +322,7 @@ fn send_wrong_secrets() {
         let (proof, challenge) = (AuthProof([number as u8; 32]), Challenge([9; 32]));
         // The server may close before the proof is sent.
         let _ = send(&mut stream, &ClientMessage::Hello { towpath: String::new() });
-        let _ = send(&mut stream, &ClientMessage::Proof { proof, challenge });
+        let _ = send(&mut stream, &ClientMessage::Proof { proof, challenge, grant: None });
         assert!(is_closed(&mut stream), "a wrong secret");
     };
     let attempt = &attempt;

@@ -126,6 +126,7 @@ fn a_check_names_the_obstacles() {
             public_diagnostics: false,
             quic_migration: false,
             identity: None,
+            access: None,
         };
         let server = Server::open(config).unwrap();
         // The server ends with the process.

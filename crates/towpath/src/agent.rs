@@ -3,9 +3,28 @@
 //! A device joins a collector once, after its owner has read and accepted a consent text
 //! ([`consent`]). Its token is in a file of the owner ([`DeviceFile`]). The owner can see what the
 //! collector has ([`view`]), and delete it ([`membership`]).
+//!
+//! On Linux, a device makes the runs of the collector's campaigns ([`run`]). The next step follows
+//! from the journal, the verified campaigns ([`offers`]) and the time alone ([`schedule`]).
 
 mod consent;
+#[cfg(target_os = "linux")]
+mod journal;
+#[cfg(target_os = "linux")]
+mod limits;
 mod membership;
+#[cfg(target_os = "linux")]
+mod offers;
+#[cfg(target_os = "linux")]
+mod plan;
+#[cfg(target_os = "linux")]
+mod round;
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(target_os = "linux")]
+mod schedule;
+#[cfg(target_os = "linux")]
+mod servers;
 mod view;
 
 use std::io::{self, IsTerminal as _, StdinLock};
@@ -20,14 +39,21 @@ use crate::ui::Ui;
 use crate::upload::DeviceFile;
 
 use consent::ConsentArguments;
+#[cfg(target_os = "linux")]
+use limits::LimitsArguments;
 use membership::{ForgetArguments, JoinArguments};
+#[cfg(target_os = "linux")]
+use plan::PlanArguments;
+#[cfg(target_os = "linux")]
+use run::AgentRunArguments;
 use view::{ResultsArguments, StatusArguments};
 
 /// Take part in a collector's study, with the consent of this device's owner
 ///
 /// The operator of a collector gives out codes. A device joins with a code, after its owner has
 /// accepted the collector's consent text. Its owner can see all stored runs of the device, and
-/// delete them at any time. `towpath upload` and the option `--to` then need no `--token-file`.
+/// delete them at any time. `towpath upload` and the option `--to` then need no `--token-file`. On
+/// Linux, `towpath agent run` makes the runs of the collector's campaigns.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
     #[command(subcommand)]
@@ -43,6 +69,12 @@ enum AgentCommand {
     Status(StatusArguments),
     Consent(ConsentArguments),
     Results(ResultsArguments),
+    #[cfg(target_os = "linux")]
+    Limits(LimitsArguments),
+    #[cfg(target_os = "linux")]
+    Plan(PlanArguments),
+    #[cfg(target_os = "linux")]
+    Run(AgentRunArguments),
     Forget(ForgetArguments),
 }
 
@@ -59,6 +91,12 @@ pub(crate) fn agent(arguments: &AgentArguments, ui: &mut Ui) -> Result<ExitCode,
             consent::renew(arguments, &file, (terminal, unix_us()), ui)
         }
         AgentCommand::Results(arguments) => view::results(arguments, &file, ui),
+        #[cfg(target_os = "linux")]
+        AgentCommand::Limits(arguments) => limits::limits(arguments, &file, ui),
+        #[cfg(target_os = "linux")]
+        AgentCommand::Plan(arguments) => plan::plan(arguments, &file, ui),
+        #[cfg(target_os = "linux")]
+        AgentCommand::Run(arguments) => run::run(arguments, &file, ui),
         AgentCommand::Forget(arguments) => membership::forget(arguments, &file, terminal, ui),
     }
 }

@@ -56,6 +56,8 @@ pub(crate) enum SchemaKind {
     ScenarioKeys,
     /// Keys of plans for sweeps, as a Markdown page
     PlanKeys,
+    /// Keys of campaigns for volunteers' devices, as a Markdown page
+    CampaignKeys,
     /// All commands with their options, as a Markdown page
     Commands,
 }
@@ -133,6 +135,9 @@ pub(crate) fn schema(
         SchemaKind::Result => ui.out.write_all(format!("{:#}\n", result_schema()).as_bytes())?,
         SchemaKind::PlanKeys => {
             ui.out.write_all(towpath_study::plan::reference_markdown().as_bytes())?;
+        }
+        SchemaKind::CampaignKeys => {
+            ui.out.write_all(towpath_campaign::reference_markdown().as_bytes())?;
         }
         SchemaKind::Commands => {
             ui.out.write_all(commands::markdown(command).as_bytes())?;

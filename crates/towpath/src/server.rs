@@ -1,5 +1,7 @@
 //! `towpath server`: lets other hosts measure towards this one.
 
+mod registration;
+
 use std::env;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,7 +14,6 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use towpath_live as live;
 use towpath_live::protocol::{DEFAULT_PORT, ServerLimits};
 use towpath_live::{
     Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
@@ -25,6 +26,8 @@ use crate::amounts;
 use crate::error::CliError;
 use crate::live_hosts::read_secret;
 use crate::ui::{SafeTerminal, Ui};
+
+use registration::{RegisterArguments, reachable_addresses};
 
 /// Upper bound of lines that wait for a slow reader of the output; further lines are dropped.
 const MAX_QUEUED_LINES: usize = 1_024;
@@ -84,6 +87,8 @@ pub(crate) struct ServerArguments {
     /// Memory for all tests and stored results, such as `160M` or `"160 MB"`
     #[arg(long, value_name = "SIZE", default_value = "160M", value_parser = amounts::size)]
     pub(crate) max_memory: u64,
+    #[command(flatten)]
+    pub(crate) register: RegisterArguments,
     /// End after one test
     #[arg(short = '1', long, alias = "one-off")]
     pub(crate) once: bool,
@@ -102,6 +107,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         memory: arguments.max_memory,
         ..ServerLimits::default()
     };
+    let access = arguments.register.access();
     let server = Server::open(ServerConfig {
         ports: arguments.port.clone(),
         bind: arguments.bind,
@@ -111,6 +117,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         public_diagnostics: arguments.public_diagnostics,
         quic_migration: arguments.quic_migration,
         identity: identity(arguments, ui)?,
+        access: access.clone(),
     })?;
     interrupt::catch();
     let as_json = arguments.json;
@@ -119,6 +126,34 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
             Some("only TCP and MPTCP are available; another program may use the port".to_owned());
         ui.warn(&Warning { text: text.clone(), hint });
     }
+    print_addresses(&server, as_json, ui)?;
+    if access.as_ref().is_none_or(|_| arguments.register.open) || arguments.secret_file.is_some() {
+        print_client_command(arguments, &server, ui)?;
+    }
+    let monitor = match access {
+        Some(access) => {
+            let server = (&server, arguments.max_tests);
+            registration::register(&arguments.register, server, (access, as_json), ui)?
+        }
+        None => None,
+    };
+    let (events, printed) = printer(as_json).map_err(CliError::Spawn)?;
+    let end_of_events = events.clone();
+    let on_event = move |event: ServerEvent| {
+        if let Some(monitor) = &monitor {
+            monitor.on_event(&event);
+        }
+        let _ = events.try_send(Some(event));
+} // dropped if the receiver lags or is gone
+    ;
+    server.run(on_event).map_err(CliError::Spawn)?;
+    let _ = end_of_events.try_send(None); // dropped if the receiver lags or is gone
+    let _ = printed.recv_timeout(FLUSH_TIMEOUT); // gives up after the timeout
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the listening addresses and the certificate.
+fn print_addresses(server: &Server, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     let fingerprint = server.fingerprint().map(|fingerprint| format!("sha256:{fingerprint}"));
     for address in server.addresses() {
         let quic = server.has_quic(address.port());
@@ -138,17 +173,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     if let Some(fingerprint) = fingerprint.filter(|_| !as_json) {
         ui.progress(&format!("certificate {fingerprint}"));
     }
-    print_client_command(arguments, &server, ui)?;
-    let (events, printed) = printer(as_json).map_err(CliError::Spawn)?;
-    let end_of_events = events.clone();
-    let on_event = move |event: ServerEvent| {
-        let _ = events.try_send(Some(event));
-} // dropped if the receiver lags or is gone
-    ;
-    server.run(on_event).map_err(CliError::Spawn)?;
-    let _ = end_of_events.try_send(None); // dropped if the receiver lags or is gone
-    let _ = printed.recv_timeout(FLUSH_TIMEOUT); // gives up after the timeout
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Starts a thread that prints until it receives `None`.
@@ -181,14 +206,9 @@ fn print_client_command(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     let Some(listen_address) = server.addresses().first() else { return Ok(()) };
-    let addresses = if listen_address.ip().is_unspecified() {
-        live::addresses_towards_others().unwrap_or_default()
-    } else {
-        vec![listen_address.ip().to_canonical()]
-    };
-    let loopback = || if listen_address.is_ipv4() { "127.0.0.1" } else { "::1" }.to_owned();
+    let addresses = reachable_addresses(*listen_address);
     let mut address_texts = addresses.iter().map(IpAddr::to_string);
-    let name = address_texts.next().unwrap_or_else(loopback);
+    let Some(name) = address_texts.next() else { return Ok(()) };
     let mut line = format!("towpath measure {name}");
     if listen_address.port() != DEFAULT_PORT {
         let _ = write!(line, " -p {}", listen_address.port());

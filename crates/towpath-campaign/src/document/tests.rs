@@ -44,6 +44,8 @@ fn omitted_keys_have_the_documented_defaults() {
     let campaign = parse(&with("", PING)).unwrap();
     assert_eq!(campaign.jitter, Duration::from_secs(360));
     assert_eq!((campaign.rounds, campaign.servers.len()), (None, 0));
+    assert!(!campaign.full_addresses);
+    assert!(parse(&with("addresses = \"full\"", PING)).unwrap().full_addresses);
     let pattern = &campaign.patterns[0];
     assert_eq!(pattern.transports, Transport::ALL);
     assert_eq!((&pattern.families[..], &pattern.ports[..]), (&AddressFamily::ALL[..], &[443][..]));
@@ -148,6 +150,17 @@ fn a_mobile_campaign_has_one_pattern_that_continues() {
     };
     assert_eq!(mobile("[[patterns]]\npattern = \"interactive\"\n"), Ok(()));
     assert!(mobile(PING).unwrap_err().contains("mobile campaign"));
+    let bytes = |mode: &str| {
+        let text = with("", "[[patterns]]\npattern = \"interactive\"\nduration = \"60 s\"\n");
+        parse(&text.replace("stable", mode)).unwrap().patterns[0].max_bytes
+    };
+    // Datagrams over each path are sent at the same time.
+    assert!(
+        bytes("mobile") > bytes("stable") + 60 * 200 * 8,
+        "{} {}",
+        bytes("mobile"),
+        bytes("stable")
+    );
     let two = "[[patterns]]\npattern = \"interactive\"\n".repeat(2);
     assert!(mobile(&two).unwrap_err().contains("one pattern"));
 }

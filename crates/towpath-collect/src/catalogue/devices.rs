@@ -5,13 +5,18 @@ use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 use towpath_result::device::{ConsentText, JoinRequest};
 
 use super::Catalogue;
+use super::audit::{forget_name, insert_entry};
 use super::runs::{GROUP_COLUMNS, RUN_COLUMNS, entry, remove_run};
 use super::tokens::{TOKEN_COLUMNS, end_revoked_sessions, insert_new_token, token};
 use crate::access::{Role, Token};
-use crate::device::{Consent, DEFAULT_CONSENT, DEFAULT_CONSENT_VERSION, Device, DeviceRow};
+use crate::audit::{Actor, AuditAction, AuditEntry, FORGOTTEN_DEVICE};
+use crate::device::{
+    Consent, DEFAULT_CONSENT, DEFAULT_CONSENT_VERSION, Device, DeviceRow, OpenInvitation,
+};
 use crate::entry::{RunEntry, short};
 use crate::error::CollectError;
 use crate::secret::JoinCode;
+use crate::time;
 
 /// Condition of a device that may send results: it has accepted the current text, and has access.
 const CONSENTED: &str = "token = $1 AND consent >= \
@@ -34,17 +39,20 @@ fn device_row(row: &AnyRow) -> Result<DeviceRow, sqlx::Error> {
         version: row.try_get("version")?,
         platform: row.try_get("platform")?,
         joined_us: row.try_get("joined_us")?,
+        withdrawn_us: row.try_get("withdrawn_us")?,
     })
 }
 
 fn device(row: &AnyRow) -> Result<Device, sqlx::Error> {
-    let DeviceRow { token: _, consent, version, platform, joined_us } = device_row(row)?;
+    let DeviceRow { token: _, consent, version, platform, joined_us, withdrawn_us } =
+        device_row(row)?;
     Ok(Device {
         token: token(row)?,
         consent,
         version,
         platform,
         joined_us,
+        withdrawn_us,
         runs: unsigned(row, "runs")?,
         bytes: unsigned(row, "bytes")?,
     })
@@ -116,9 +124,11 @@ impl Catalogue {
         &self,
         name: &str,
         expires_us: i64,
-        now_us: i64,
+        (actor, now_us): (&Actor, i64),
     ) -> Result<JoinCode, CollectError> {
         let code = JoinCode::random()?;
+        let detail = format!("until {}", time::text(expires_us));
+        let entry = AuditEntry::new(now_us, actor, AuditAction::DeviceInvited, name, &detail)?;
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         delete_expired_codes(&mut transaction, now_us).await?;
         super::tokens::verify_unused(&mut transaction, name, now_us).await?;
@@ -128,8 +138,24 @@ impl Catalogue {
             .bind(expires_us)
             .execute(&mut *transaction)
             .await?;
+        insert_entry(&mut transaction, &entry).await?;
         transaction.commit().await?;
         Ok(code)
+    }
+
+    /// Returns the invitations that a device can use, in order of their names.
+    pub(crate) async fn open_invitations(
+        &self,
+        now_us: i64,
+    ) -> Result<Vec<OpenInvitation>, CollectError> {
+        let statement = "SELECT name, expires_us FROM join_codes WHERE expires_us > $1 \
+                         ORDER BY name";
+        let rows = sqlx::query(statement).bind(now_us).fetch_all(&self.pool).await?;
+        let invitation = |row: &AnyRow| -> Result<_, sqlx::Error> {
+            let (name, expires_us) = (row.try_get("name")?, row.try_get("expires_us")?);
+            Ok(OpenInvitation { name, expires_us })
+        };
+        Ok(rows.iter().map(invitation).collect::<Result<_, _>>()?)
     }
 
     /// Uses up a join code; returns the token of the new device, and its secret.
@@ -171,6 +197,7 @@ impl Catalogue {
             version: short(&request.version),
             platform: short(&request.platform),
             joined_us: now_us,
+            withdrawn_us: None,
         })
         .execute(&mut *transaction)
         .await?;
@@ -212,7 +239,7 @@ impl Catalogue {
             return Err(CollectError::OtherConsent { current: consent.version });
         }
         insert_consent(&mut transaction, &consent, now_us).await?;
-        sqlx::query("UPDATE devices SET consent = $1 WHERE token = $2")
+        sqlx::query("UPDATE devices SET consent = $1, withdrawn_us = NULL WHERE token = $2")
             .bind(i64::from(accepted))
             .bind(token.to_owned())
             .execute(&mut *transaction)
@@ -222,11 +249,14 @@ impl Catalogue {
     }
 
     /// Ends the consent of a device's owner, so that no further result is accepted.
-    pub(crate) async fn withdraw_consent(&self, token: &str) -> Result<(), CollectError> {
-        sqlx::query("UPDATE devices SET consent = 0 WHERE token = $1")
-            .bind(token.to_owned())
-            .execute(&self.pool)
-            .await?;
+    pub(crate) async fn withdraw_consent(
+        &self,
+        token: &str,
+        now_us: i64,
+    ) -> Result<(), CollectError> {
+        let statement = "UPDATE devices SET consent = 0, \
+                         withdrawn_us = COALESCE(withdrawn_us, $1) WHERE token = $2";
+        sqlx::query(statement).bind(now_us).bind(token.to_owned()).execute(&self.pool).await?;
         Ok(())
     }
 
@@ -282,12 +312,20 @@ impl Catalogue {
         Ok(rows.iter().map(|row| row.try_get("id")).collect::<Result<_, _>>()?)
     }
 
-    /// Ends the access of a device whose runs are deleted, and removes what it said of itself.
-    pub(crate) async fn remove_device(&self, token: &str, now_us: i64) -> Result<(), CollectError> {
+    /// Ends the access of a device whose runs are deleted, and removes what it said of itself and
+    /// its name in the audit log. `amounts` says how much was deleted.
+    pub(crate) async fn remove_device(
+        &self,
+        token: &Token,
+        amounts: &str,
+        now_us: i64,
+    ) -> Result<(), CollectError> {
+        let (actor, action) = (Actor::device(), AuditAction::DeviceForgotten);
+        let entry = AuditEntry::new(now_us, &actor, action, FORGOTTEN_DEVICE, amounts)?;
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         sqlx::query("UPDATE tokens SET revoked_us = $1 WHERE id = $2 AND revoked_us IS NULL")
             .bind(now_us)
-            .bind(token.to_owned())
+            .bind(token.id.clone())
             .execute(&mut *transaction)
             .await?;
         end_revoked_sessions(&mut transaction).await?;
@@ -295,14 +333,21 @@ impl Catalogue {
             "UPDATE devices SET version = '', platform = '' WHERE token = $1",
             "DELETE FROM deleted_runs WHERE token = $1",
         ] {
-            sqlx::query(statement).bind(token.to_owned()).execute(&mut *transaction).await?;
+            sqlx::query(statement).bind(token.id.clone()).execute(&mut *transaction).await?;
         }
+        forget_name(&mut transaction, &token.name).await?;
+        insert_entry(&mut transaction, &entry).await?;
         transaction.commit().await?;
         Ok(())
     }
 
     /// Revokes the token of a device, or ends an invitation.
-    pub(crate) async fn revoke_device(&self, name: &str, now_us: i64) -> Result<(), CollectError> {
+    pub(crate) async fn revoke_device(
+        &self,
+        name: &str,
+        actor: &Actor,
+        now_us: i64,
+    ) -> Result<(), CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         let ended = sqlx::query("DELETE FROM join_codes WHERE name = $1 AND expires_us > $2")
             .bind(name.to_owned())
@@ -311,17 +356,28 @@ impl Catalogue {
             .await?;
         let revoked = sqlx::query(
             "UPDATE tokens SET revoked_us = $1 \
-             WHERE (name = $2 OR id = $2) AND role = $3 AND revoked_us IS NULL",
+             WHERE (name = $2 OR id = $2) AND role = $3 AND revoked_us IS NULL RETURNING name",
         )
         .bind(now_us)
         .bind(name.to_owned())
         .bind(Role::Device.name())
-        .execute(&mut *transaction)
+        .fetch_all(&mut *transaction)
         .await?;
-        if ended.rows_affected() + revoked.rows_affected() == 0 {
+        let mut entries = Vec::new();
+        if ended.rows_affected() > 0 {
+            entries.push((AuditAction::InvitationEnded, name.to_owned()));
+        }
+        for row in &revoked {
+            entries.push((AuditAction::DeviceRevoked, row.try_get("name")?));
+        }
+        if entries.is_empty() {
             return Err(CollectError::NoDevice(name.to_owned()));
         }
         end_revoked_sessions(&mut transaction).await?;
+        for (action, name) in entries {
+            let entry = AuditEntry::new(now_us, actor, action, &name, "")?;
+            insert_entry(&mut transaction, &entry).await?;
+        }
         transaction.commit().await?;
         Ok(())
     }
@@ -335,7 +391,12 @@ impl Catalogue {
     }
 
     /// Stores a new consent text; returns its version. An unchanged text keeps its version.
-    pub(crate) async fn set_consent(&self, text: &str, now_us: i64) -> Result<u32, CollectError> {
+    pub(crate) async fn set_consent(
+        &self,
+        text: &str,
+        actor: &Actor,
+        now_us: i64,
+    ) -> Result<u32, CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         let current = current_consent(&mut transaction).await?;
         if current.text == text {
@@ -344,6 +405,9 @@ impl Catalogue {
         insert_consent(&mut transaction, &current, now_us).await?;
         let new = ConsentText { version: current.version + 1, text: text.to_owned() };
         insert_consent(&mut transaction, &new, now_us).await?;
+        let object = format!("version {}", new.version);
+        let entry = AuditEntry::new(now_us, actor, AuditAction::ConsentChanged, &object, "")?;
+        insert_entry(&mut transaction, &entry).await?;
         transaction.commit().await?;
         Ok(new.version)
     }
@@ -370,8 +434,8 @@ impl Catalogue {
 
     /// Returns all devices without their tokens, for a backup.
     pub(crate) async fn device_rows(&self) -> Result<Vec<DeviceRow>, CollectError> {
-        let statement =
-            "SELECT token, consent, version, platform, joined_us FROM devices ORDER BY token";
+        let statement = "SELECT token, consent, version, platform, joined_us, withdrawn_us \
+                         FROM devices ORDER BY token";
         let rows = sqlx::query(statement).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(device_row).collect::<Result<_, _>>()?)
     }
@@ -386,7 +450,7 @@ impl Catalogue {
 /// Selects devices with the amounts of their runs.
 fn devices(condition: &str) -> super::runs::AnyQuery<'static> {
     sqlx::query(AssertSqlSafe(format!(
-        "SELECT {TOKEN_COLUMNS}, d.token, d.consent, d.version, d.platform, d.joined_us, \
+        "SELECT {TOKEN_COLUMNS}, d.token, d.consent, d.version, d.platform, d.joined_us, d.withdrawn_us, \
          (SELECT COUNT(*) FROM runs r WHERE r.uploader = d.token) AS runs, \
          (SELECT CAST(COALESCE(SUM(r.stored_bytes), 0) AS BIGINT) FROM runs r \
          WHERE r.uploader = d.token) AS bytes \
@@ -396,14 +460,15 @@ fn devices(condition: &str) -> super::runs::AnyQuery<'static> {
 }
 
 fn insert_device(device: &DeviceRow) -> super::runs::AnyQuery<'static> {
-    let DeviceRow { token, consent, version, platform, joined_us } = device.clone();
+    let DeviceRow { token, consent, version, platform, joined_us, withdrawn_us } = device.clone();
     sqlx::query(
-        "INSERT INTO devices (token, consent, version, platform, joined_us) \
-         VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+        "INSERT INTO devices (token, consent, version, platform, joined_us, withdrawn_us) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
     )
     .bind(token)
     .bind(i64::from(consent))
     .bind(version)
     .bind(platform)
     .bind(joined_us)
+    .bind(withdrawn_us)
 }

@@ -1,10 +1,16 @@
-//! The catalogue: tokens, sessions, devices and one row for each run, in SQLite or PostgreSQL.
+//! The catalogue: tokens, sessions, devices, campaigns, the audit log, and one row for each run, in
+//! SQLite or PostgreSQL.
 //!
 //! Both databases get the same statements. Only the migrations differ, in the names of types.
 
+mod audit;
+mod campaigns;
 mod devices;
+mod invitations;
 mod page;
 mod runs;
+mod summary;
+mod test_servers;
 mod tokens;
 
 use std::fmt::Write as _;

@@ -4,7 +4,9 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
 use super::Catalogue;
+use super::audit::insert_entry;
 use crate::access::{Role, Token};
+use crate::audit::{Actor, AuditAction, AuditEntry};
 use crate::error::CollectError;
 use crate::secret::{self, TOKEN_PREFIX, stored_hash};
 
@@ -27,13 +29,16 @@ pub(crate) struct Session {
     pub(crate) csrf: String,
 }
 
-pub(super) fn token(row: &AnyRow) -> Result<Token, sqlx::Error> {
+fn role(row: &AnyRow) -> Result<Role, sqlx::Error> {
     let role: String = row.try_get("role")?;
-    let role = role.parse().map_err(|error: String| sqlx::Error::Decode(error.into()))?;
+    role.parse().map_err(|error: String| sqlx::Error::Decode(error.into()))
+}
+
+pub(super) fn token(row: &AnyRow) -> Result<Token, sqlx::Error> {
     Ok(Token {
         id: row.try_get("id")?,
         name: row.try_get("name")?,
-        role,
+        role: role(row)?,
         created_us: row.try_get("created_us")?,
         used_us: row.try_get("used_us")?,
         revoked_us: row.try_get("revoked_us")?,
@@ -104,16 +109,58 @@ pub(super) async fn end_revoked_sessions(
     Ok(())
 }
 
+/// Revokes the valid tokens with this name or identifier, and ends their sessions; returns them.
+async fn revoke_tokens(
+    transaction: &mut Transaction<'_, Any>,
+    name: &str,
+    now_us: i64,
+) -> Result<Vec<(String, Role)>, CollectError> {
+    let rows = sqlx::query(
+        "UPDATE tokens SET revoked_us = $1 WHERE (name = $2 OR id = $2) AND revoked_us IS NULL \
+         RETURNING name, role",
+    )
+    .bind(now_us)
+    .bind(name.to_owned())
+    .fetch_all(&mut **transaction)
+    .await?;
+    end_revoked_sessions(transaction).await?;
+    let revoked =
+        |row: &AnyRow| -> Result<_, sqlx::Error> { Ok((row.try_get("name")?, role(row)?)) };
+    Ok(rows.iter().map(revoked).collect::<Result<_, _>>()?)
+}
+
+/// Adds an entry for each revoked token; that of a device is about the device.
+async fn log_revocations(
+    transaction: &mut Transaction<'_, Any>,
+    revoked: &[(String, Role)],
+    actor: &Actor,
+    now_us: i64,
+) -> Result<(), CollectError> {
+    for (name, role) in revoked {
+        let (action, detail) = match role {
+            Role::Device => (AuditAction::DeviceRevoked, ""),
+            Role::Viewer | Role::Uploader | Role::Admin | Role::Server => {
+                (AuditAction::TokenRevoked, role.name())
+            }
+        };
+        insert_entry(transaction, &AuditEntry::new(now_us, actor, action, name, detail)?).await?;
+    }
+    Ok(())
+}
+
 impl Catalogue {
     /// Creates a token and returns its secret, which is not stored.
-    pub(crate) async fn create_token(
+    pub(crate) async fn create_token_by(
         &self,
-        name: &str,
-        role: Role,
+        (name, role): (&str, Role),
+        actor: &Actor,
         now_us: i64,
     ) -> Result<(Token, String), CollectError> {
+        let action = AuditAction::TokenCreated;
+        let entry = AuditEntry::new(now_us, actor, action, name, role.name())?;
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         let created = insert_new_token(&mut transaction, name, role, now_us).await?;
+        insert_entry(&mut transaction, &entry).await?;
         transaction.commit().await?;
         Ok(created)
     }
@@ -166,19 +213,18 @@ impl Catalogue {
     }
 
     /// Revokes the valid token with this name or identifier, and ends its sessions.
-    pub(crate) async fn revoke_token(&self, name: &str, now_us: i64) -> Result<(), CollectError> {
+    pub(crate) async fn revoke_token_by(
+        &self,
+        name: &str,
+        actor: &Actor,
+        now_us: i64,
+    ) -> Result<(), CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
-        let revoked = sqlx::query(
-            "UPDATE tokens SET revoked_us = $1 WHERE (name = $2 OR id = $2) AND revoked_us IS NULL",
-        )
-        .bind(now_us)
-        .bind(name)
-        .execute(&mut *transaction)
-        .await?;
-        if revoked.rows_affected() == 0 {
+        let revoked = revoke_tokens(&mut transaction, name, now_us).await?;
+        if revoked.is_empty() {
             return Err(CollectError::NoToken(name.to_owned()));
         }
-        end_revoked_sessions(&mut transaction).await?;
+        log_revocations(&mut transaction, &revoked, actor, now_us).await?;
         transaction.commit().await?;
         Ok(())
     }
@@ -216,19 +262,26 @@ impl Catalogue {
         }
     }
 
-    /// Creates a code that logs a browser in once, with the rights of a token.
+    /// Creates a code that logs a browser in once, with a new token of this name and role.
     pub(crate) async fn create_login_code(
         &self,
-        token: &Token,
+        (name, role): (&str, Role),
+        actor: &Actor,
         now_us: i64,
     ) -> Result<String, CollectError> {
         let code = secret::random()?;
+        let action = AuditAction::LoginLinkCreated;
+        let entry = AuditEntry::new(now_us, actor, action, name, role.name())?;
+        let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
+        let (token, _) = insert_new_token(&mut transaction, name, role, now_us).await?;
         sqlx::query("INSERT INTO login_links (code_hash, token, expires_us) VALUES ($1, $2, $3)")
             .bind(stored_hash(&code))
-            .bind(token.id.clone())
+            .bind(token.id)
             .bind(now_us + LINK_LIFETIME_US)
-            .execute(&self.pool)
+            .execute(&mut *transaction)
             .await?;
+        insert_entry(&mut transaction, &entry).await?;
+        transaction.commit().await?;
         Ok(code)
     }
 

@@ -73,7 +73,15 @@ impl<'a> ApiOperation<'a> {
             let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
             name.map_or_else(|| part.to_owned(), |name| format!("${}", variable(name)))
         });
-        words.push(format!("\"{url}{}\"", parts.collect::<Vec<_>>().join("/")));
+        let parts: Vec<_> = parts.collect();
+        let required = self
+            .parameters()
+            .filter(|parameter| parameter["in"] == "query" && parameter["required"] == true)
+            .map(|parameter| string(&parameter["name"]))
+            .map(|name| format!("{name}=${}", variable(name)));
+        let query: Vec<_> = required.collect();
+        let query = if query.is_empty() { query.concat() } else { format!("?{}", query.join("&")) };
+        words.push(format!("\"{url}{}{query}\"", parts.join("/")));
         words.join(" \\\n")
     }
 }

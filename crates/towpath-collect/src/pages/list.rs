@@ -205,7 +205,8 @@ pub(super) fn chips(filter: &RunFilter, path: &str) -> Markup {
     }
 }
 
-fn address(filter: &RunFilter) -> String {
+/// Returns the address of the list with a query.
+pub(super) fn address(filter: &RunFilter) -> String {
     address_at("/", filter)
 }
 

@@ -3,9 +3,13 @@
 //! `html!` escapes every text. Only [`frame`] and `towpath-report` pass markup.
 
 mod api;
+mod campaigns;
+mod devices;
 mod list;
 mod live;
+mod qr;
 mod series;
+mod servers;
 mod tokens;
 
 use maud::{Markup, html};
@@ -19,9 +23,14 @@ use crate::entry::RunEntry;
 use crate::time;
 
 pub(crate) use api::api;
+pub(crate) use campaigns::{
+    CampaignDraft, CampaignView, Example, campaign, campaigns, end_of_campaign,
+};
+pub(crate) use devices::{DeviceList, MAX_INVITATION_DAYS, NewInvitation, devices, revocation};
 pub(crate) use list::list;
 pub(crate) use live::live;
 pub(crate) use series::series;
+pub(crate) use servers::servers;
 pub(crate) use tokens::tokens;
 
 const STYLE: &str = include_str!("site.css");
@@ -53,10 +62,15 @@ fn navigation(reader: Reader<'_>) -> Markup {
         nav.site aria-label="Site" {
             a.brand href="/" { "towpath" }
             a href="/" { "Runs" }
+            a href="/campaigns" { "Campaigns" }
+            a href="/servers" { "Servers" }
+            @if is_admin(reader) {
+                a href="/devices" { "Devices" }
+                a href="/tokens" { "Tokens" }
+            }
             a href="/api" { "API" }
             @match reader {
                 Reader::Session(session) => {
-                    @if session.token.role == Role::Admin { a href="/tokens" { "Tokens" } }
                     span.fill {}
                     span.who { (session.token.name) " · " (session.token.role) }
                     form method="post" action="/logout" {
@@ -68,6 +82,13 @@ fn navigation(reader: Reader<'_>) -> Markup {
                 Reader::Unidentified => {}
             }
         }
+    }
+}
+
+fn is_admin(reader: Reader<'_>) -> bool {
+    match reader {
+        Reader::Session(session) => session.token.role == Role::Admin,
+        Reader::Anonymous | Reader::Unidentified => false,
     }
 }
 
@@ -242,6 +263,12 @@ pub(crate) fn refusal(error: &str, hint: Option<&str>) -> String {
         }
     };
     page("Error", Reader::Unidentified, &main)
+}
+
+/// Formats a time to the minute: `2026-11-28 06:35 UTC`.
+fn minute_text(time_us: i64) -> String {
+    let text = time::text(time_us);
+    format!("{} UTC", text.get(..16).unwrap_or(&text))
 }
 
 fn capital(text: &str) -> String {

@@ -44,7 +44,8 @@ pub(crate) fn tokens(tokens: &[Token], session: &Session, created: Option<(&str,
             p.about {
                 "An uploader adds runs and reads nothing. A viewer reads everything. "
                 "An admin also manages tokens. A volunteer's device gets its token when it joins, "
-                "with a code from " code { "towpath collect device invite" } "."
+                "with a code from the page " a href="/devices" { "Devices" } ". A server is a test "
+                "server that registers here."
             }
         }
     };

@@ -1,11 +1,12 @@
 //! The interface for devices of volunteers: joining, their own state and runs, and leaving.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::de::DeserializeOwned;
@@ -29,8 +30,12 @@ const MAX_RUNS: i64 = 100;
 /// Hint for a device whose token is not valid, or is of another role.
 const JOIN_HINT: &str = "ask the operator for a new code: `towpath agent join URL CODE`";
 
-/// Reads the JSON of a request.
-async fn read_json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+/// Reads the JSON of a request of at most `max_bytes`.
+pub(super) async fn read_json<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    max_bytes: usize,
+) -> Result<T, Refusal> {
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_json = media_type.is_some_and(|media_type| {
         media_type.split(';').next().unwrap_or_default().trim() == "application/json"
@@ -39,8 +44,8 @@ async fn read_json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Resu
         let error = "the media type must be application/json";
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
-    let body = axum::body::to_bytes(body, MAX_REQUEST_BYTES).await.map_err(|_| {
-        let error = format!("a request has at most {MAX_REQUEST_BYTES} bytes");
+    let body = axum::body::to_bytes(body, max_bytes).await.map_err(|_| {
+        let error = format!("a request has at most {max_bytes} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, error)
     })?;
     serde_json::from_slice(&body).map_err(|error| {
@@ -85,11 +90,21 @@ pub(super) async fn consent(State(site): State<Arc<Site>>) -> Result<Json<Consen
 )]
 pub(super) async fn join(
     State(site): State<Arc<Site>>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let request: JoinRequest = read_json(&headers, body).await?;
-    let reply: JoinReply = site.store.join(&request).await?;
+    let request: JoinRequest = read_json(&headers, body, MAX_REQUEST_BYTES).await?;
+    let too_many = |wait| {
+        Refusal::too_many("too many attempts to join failed", wait)
+            .with_hint("wait for 10 minutes, and check the code")
+    };
+    let attempt = site.joins.begin(client.ip(), time::now_us()).map_err(too_many)?;
+    let joined = site.store.join(&request).await;
+    if !matches!(joined, Err(CollectError::InvalidJoinCode)) {
+        site.joins.withdraw(attempt);
+    }
+    let reply: JoinReply = joined?;
     Ok((StatusCode::CREATED, Json(reply)).into_response())
 }
 
@@ -169,7 +184,7 @@ pub(super) async fn accept(
     body: Body,
 ) -> Result<StatusCode, Refusal> {
     let token = expect_device(&principal)?;
-    let change: ConsentChange = read_json(&headers, body).await?;
+    let change: ConsentChange = read_json(&headers, body, MAX_REQUEST_BYTES).await?;
     site.store.catalogue.accept_consent(&token.id, change.consent, time::now_us()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -199,7 +214,7 @@ pub(super) async fn forget(
 }
 
 /// Returns the token if it is that of a device.
-fn expect_device(principal: &Principal) -> Result<&Token, Refusal> {
+pub(super) fn expect_device(principal: &Principal) -> Result<&Token, Refusal> {
     match principal {
         Principal::Program(token) if token.role == Role::Device => Ok(token),
         Principal::Program(_) => {
@@ -216,7 +231,7 @@ fn no_device() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "the device is unknown").with_hint(JOIN_HINT)
 }
 
-type Responses = BTreeMap<String, RefOr<utoipa::openapi::Response>>;
+pub(super) type Responses = BTreeMap<String, RefOr<utoipa::openapi::Response>>;
 
 /// Refusals of requests to join.
 pub(super) struct JoinRefusals;
@@ -229,6 +244,7 @@ impl IntoResponses for JoinRefusals {
             (409, "The accepted consent text is not the current one, or the name is used."),
             (413, "The request is too large."),
             (415, "The media type is not `application/json`."),
+            (429, "Too many attempts failed. `Retry-After` has the time until the next one."),
             (503, "The collector cannot reach its data, or is stopping."),
             (507, "The disk of the collector is full."),
         ])
@@ -312,6 +328,8 @@ pub(super) struct JoinReplySchema {
     name: String,
     /// Token of the device, which the collector does not store.
     token: String,
+    /// Ed25519 key that verifies campaigns, in 64 hexadecimal digits.
+    campaign_key: String,
 }
 
 /// Schema of [`ConsentChange`].

@@ -1,6 +1,9 @@
 //! The HTTP server: routes, limits and security headers.
 
 mod api;
+mod campaign_pages;
+mod campaigns;
+mod device_pages;
 mod devices;
 mod live;
 mod metrics;
@@ -8,7 +11,9 @@ mod next;
 mod openapi;
 mod principal;
 mod refusal;
+mod summary_cache;
 mod tables;
+mod test_servers;
 mod view;
 
 use std::net::SocketAddr;
@@ -25,13 +30,16 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
+use towpath_campaign::MAX_CAMPAIGN_BYTES;
 
 use crate::error::CollectError;
+use crate::join_limit::JoinLimit;
 use crate::live::LiveRuns;
 use crate::store::Store;
 use crate::time;
 
 use self::metrics::UploadCounters;
+use self::summary_cache::SummaryCache;
 pub(crate) use refusal::Refusal;
 
 /// Results that are read at the same time. Each may take a few hundred megabytes.
@@ -42,6 +50,8 @@ const MAX_BODIES: usize = 8;
 const MAX_STREAMS: usize = 100;
 /// Maximum size of a form in bytes.
 const MAX_FORM_BYTES: usize = 16_000;
+/// Maximum size of the form of a campaign: each byte of its file may be sent as three.
+const MAX_CAMPAIGN_FORM_BYTES: usize = 3 * MAX_CAMPAIGN_BYTES + MAX_FORM_BYTES;
 /// Time for one request, which includes the upload of its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for requests that are running when the server ends.
@@ -57,6 +67,8 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// True if clients without a token may read all runs.
     pub public_read: bool,
+    /// Time after which devices ask for campaigns again, in whole seconds.
+    pub poll_interval: Duration,
 }
 
 /// Shared state of all requests.
@@ -66,11 +78,16 @@ pub(crate) struct Site {
     /// Address of the site, without a slash at the end.
     url: String,
     public_read: bool,
+    poll_interval: Duration,
     uploads: UploadCounters,
+    /// Amounts of campaigns, for pages.
+    summaries: SummaryCache,
     /// Permits to hold the body of an upload.
     bodies: Semaphore,
     /// Permits to read a result, which takes memory and a processor.
     readers: Semaphore,
+    /// Failed attempts to join.
+    joins: JoinLimit,
     /// Runs in progress.
     live: LiveRuns,
     /// Permits for pages that wait for news of such runs.
@@ -104,9 +121,12 @@ pub async fn serve(
         store,
         url: url.trim_end_matches('/').to_owned(),
         public_read: config.public_read,
+        poll_interval: config.poll_interval,
         uploads: UploadCounters::default(),
+        summaries: SummaryCache::default(),
         bodies: Semaphore::new(MAX_BODIES),
         readers: Semaphore::new(MAX_RESULTS_READ),
+        joins: JoinLimit::default(),
         live: LiveRuns::default(),
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         ending: watch::Sender::new(false),
@@ -143,17 +163,28 @@ fn routes() -> Router<Arc<Site>> {
         .route("/logout", post(view::logout))
         .route("/tokens", get(view::tokens).post(view::create_token))
         .route("/tokens/revoke", post(view::revoke_token))
+        .route("/campaigns/{name}/end", get(campaign_pages::confirm_end))
+        .route("/campaigns/{name}/state", post(campaign_pages::change))
+        .route("/devices", get(device_pages::list).post(device_pages::invite))
+        .route("/devices/invitations/end", post(device_pages::end_invitation))
+        .route("/devices/revoke", get(device_pages::confirm_revocation).post(device_pages::revoke))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES));
+    let campaigns = Router::new()
+        .route("/campaigns", get(campaign_pages::list).post(campaign_pages::create))
+        .layer(DefaultBodyLimit::max(MAX_CAMPAIGN_FORM_BYTES));
     Router::new()
         .route("/", get(view::runs))
         .route("/runs/{id}", get(view::run))
         .route("/compare", get(view::compare))
         .route("/series", get(view::series))
+        .route("/campaigns/{name}", get(campaign_pages::page))
+        .route("/servers", get(campaign_pages::servers))
         .route("/live/{id}", get(live::page))
         .route("/live/{id}/events", get(live::events))
         .route("/api", get(openapi::page))
         .merge(Router::from(openapi::routes()))
         .merge(forms)
+        .merge(campaigns)
         .fallback(view::not_found)
 }
 

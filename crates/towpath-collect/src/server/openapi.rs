@@ -30,7 +30,7 @@ use utoipa_axum::routes;
 use super::api::HASH_DIGITS;
 use super::principal::{PageClient, Principal};
 use super::refusal::PageRefusal;
-use super::{Refusal, Site, api, devices, live, metrics, tables, view};
+use super::{Refusal, Site, api, campaigns, devices, live, metrics, tables, test_servers, view};
 use crate::entry::ID_DIGITS;
 use crate::filter::{Facet, MAX_PAGE, MAX_VALUES, PAGE, RunFilter, SINCE, SORT, Sort, UNTIL};
 use crate::pages;
@@ -50,6 +50,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(devices::device, devices::forget))
         .routes(routes!(devices::runs))
         .routes(routes!(devices::accept))
+        .routes(routes!(test_servers::servers))
+        .routes(routes!(test_servers::heartbeat))
+        .routes(routes!(campaigns::list))
+        .routes(routes!(campaigns::report))
         .routes(routes!(openapi))
         .routes(routes!(view::badge))
         .routes(routes!(api::health))
@@ -398,7 +402,7 @@ pub(super) fn described_refusals(
             let (name, header) = header(header::WWW_AUTHENTICATE, "`Bearer`");
             response = response.header(name, header);
         }
-        if *status >= 500 {
+        if *status == 429 || *status >= 500 {
             let (name, header) = header(header::RETRY_AFTER, "Seconds until the next attempt.");
             response = response.header(name, header);
         }

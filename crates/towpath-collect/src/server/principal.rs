@@ -129,6 +129,11 @@ impl PageClient {
         self.principal.expect_admin().map_err(|refusal| self.refuse(refusal))
     }
 
+    /// Returns true if the client may read what belongs to single devices. The public may not.
+    pub(super) fn may_view_devices(&self) -> bool {
+        self.principal.token().is_some_and(|token| token.role.may_view())
+    }
+
     fn refuse(&self, refusal: Refusal) -> PageRefusal {
         PageRefusal::new(refusal, self.page.clone())
     }

@@ -1,10 +1,13 @@
 //! Refused requests: a status, a reason and a way out, as JSON or as a page.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use towpath_result::upload::ErrorReply;
 
+use crate::campaign::CampaignError;
 use crate::error::CollectError;
 use crate::pages;
 
@@ -19,16 +22,24 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) error: String,
     pub(crate) hint: Option<String>,
+    /// Time after which the client may repeat the request; `None` for the usual time.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), hint: None }
+        Self { status, error: error.into(), hint: None, retry_after: None }
     }
 
     #[must_use]
     pub(crate) fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Returns the refusal of a request beyond a limit, which may be repeated after a time.
+    pub(crate) fn too_many(error: impl Into<String>, retry_after: Duration) -> Self {
+        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, error);
+        Self { retry_after: Some(retry_after), ..refusal }
     }
 
     pub(crate) fn not_found(id: &str) -> Self {
@@ -55,16 +66,21 @@ impl From<CollectError> for Refusal {
         let refusal = match &error {
             CollectError::TokenExists(_)
             | CollectError::InvitationExists(_)
+            | CollectError::Campaign(CampaignError::Exists(_) | CampaignError::Ended(_))
             | CollectError::OtherConsent { .. } => {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }
-            CollectError::NoToken(_) | CollectError::NoDevice(_) => {
+            CollectError::NoToken(_)
+            | CollectError::NoDevice(_)
+            | CollectError::Campaign(CampaignError::Unknown(_)) => {
                 Self::new(StatusCode::NOT_FOUND, error.to_string())
             }
             CollectError::InvalidJoinCode | CollectError::NoConsent => {
                 Self::new(StatusCode::FORBIDDEN, error.to_string())
             }
-            CollectError::DeviceName | CollectError::ConsentText(_) => {
+            CollectError::DeviceName
+            | CollectError::ConsentText(_)
+            | CollectError::Campaign(CampaignError::Mistakes(_) | CampaignError::Text(_)) => {
                 Self::new(StatusCode::BAD_REQUEST, error.to_string())
             }
             CollectError::Database(_)
@@ -79,6 +95,12 @@ impl From<CollectError> for Refusal {
             | CollectError::Damaged { .. }
             | CollectError::Table(_)
             | CollectError::Choice(_)
+            | CollectError::Campaign(
+                CampaignError::Damaged { .. }
+                | CampaignError::Key { .. }
+                | CampaignError::NoKey { .. }
+                | CampaignError::OtherKey,
+            )
             | CollectError::RecordsElsewhere { .. } => {
                 // Details of the machine belong into the log only.
                 tracing::error!("{error}");
@@ -91,15 +113,19 @@ impl From<CollectError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        let (status, retry_after) = (self.status, self.retry_after);
         let reply = Json(ErrorReply { error: self.error, hint: self.hint });
-        let mut response = (self.status, reply).into_response();
-        add_headers(self.status, &mut response);
+        let mut response = (status, reply).into_response();
+        add_headers((status, retry_after), &mut response);
         response
     }
 }
 
-fn add_headers(status: StatusCode, response: &mut Response) {
-    if status.is_server_error() {
+fn add_headers((status, retry_after): (StatusCode, Option<Duration>), response: &mut Response) {
+    if let Some(time) = retry_after {
+        let seconds = time.as_secs().saturating_add(1);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    } else if status.is_server_error() {
         let headers = response.headers_mut();
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
     }
@@ -137,7 +163,7 @@ impl IntoResponse for PageRefusal {
         }
         let page = Html(pages::refusal(&refusal.error, refusal.hint.as_deref()));
         let mut response = (refusal.status, page).into_response();
-        add_headers(refusal.status, &mut response);
+        add_headers((refusal.status, refusal.retry_after), &mut response);
         response
     }
 }

@@ -15,6 +15,7 @@ use super::principal::{
 use super::refusal::PageRefusal;
 use super::{Refusal, Site, api};
 use crate::access::{Role, Token};
+use crate::audit::Actor;
 use crate::filter::RunFilter;
 use crate::pages;
 use crate::time;
@@ -24,7 +25,8 @@ const MAX_COMPARED: usize = 8;
 /// Maximum length of a token's name, in characters.
 const MAX_NAME_CHARS: usize = 60;
 
-type PageResult = Result<Response, PageRefusal>;
+/// Page, or the reason why there is none.
+pub(super) type PageResult = Result<Response, PageRefusal>;
 
 /// The list of runs: `GET /`.
 pub(super) async fn runs(
@@ -258,9 +260,9 @@ pub(super) async fn create_token(
     if name.is_empty() || name.chars().count() > MAX_NAME_CHARS {
         return Err(bad(format!("a token's name has 1 to {MAX_NAME_CHARS} characters")).into());
     }
-    let catalogue = &site.store.catalogue;
-    let (_, secret) = catalogue.create_token(name, role, time::now_us()).await?;
-    let tokens = catalogue.tokens().await?;
+    let store = site.store.acting_as(Actor::admin(&session.token));
+    let secret = store.create_token(name, role).await?;
+    let tokens = store.tokens().await?;
     Ok(Html(pages::tokens(&tokens, session, Some((name, &secret)))).into_response())
 }
 
@@ -279,7 +281,8 @@ pub(super) async fn revoke_token(
 ) -> PageResult {
     let session = client.expect_admin()?;
     verify_csrf(session, &form.csrf)?;
-    site.store.catalogue.revoke_token(&form.token, time::now_us()).await?;
+    let store = site.store.acting_as(Actor::admin(&session.token));
+    store.revoke_token(&form.token).await?;
     Ok(Redirect::to("/tokens").into_response())
 }
 

@@ -5,9 +5,10 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use towpath_campaign::{HEARTBEAT_PATH, OUTCOMES_PATH, SERVERS_PATH};
 use towpath_collect::Role;
 use towpath_result::Record;
-use towpath_result::device::{DEVICE_PATH, JOIN_PATH};
+use towpath_result::device::{DEVICE_CONSENT_PATH, DEVICE_PATH, JOIN_PATH};
 use towpath_result::upload::{LIVE_MEDIA_TYPE, content_hash, live_id};
 
 use crate::site::{
@@ -24,6 +25,8 @@ struct Described {
     token: String,
     /// Token of a device with one run.
     device_token: String,
+    /// Token of a test server.
+    server_token: String,
     id: String,
     live_id: String,
     /// Records of the run in progress.
@@ -57,9 +60,26 @@ impl Described {
         let device_token = site.join("ada");
         let reply = site.client(&device_token).upload(&result(14, |_| {}));
         assert_eq!(reply.status, 201, "{}", reply.body);
+        crate::campaigns::create(&collector.config(), "hourly");
+        let server_token = site.token("eu-1", Role::Server);
+        let json = [("content-type", "application/json")];
+        let body = heartbeat().to_string();
+        let reply = site.client(&server_token).put(HEARTBEAT_PATH, &json, body.as_bytes());
+        assert_eq!(reply.status, 200, "{}", reply.body);
         let viewer = site.client(&site.token("reader", Role::Viewer));
         let document = viewer.get("/api/v1/openapi.json").json();
-        Self { collector, site, viewer, document, token, device_token, id, live_id, live_records }
+        Self {
+            collector,
+            site,
+            viewer,
+            document,
+            token,
+            device_token,
+            server_token,
+            id,
+            live_id,
+            live_records,
+        }
     }
 
     /// Returns all operations: method, path and description.
@@ -78,6 +98,7 @@ impl Described {
     fn get(&self, path: &str) -> Reply {
         let path = path.replace("/live/{id}", &format!("/live/{}", self.live_id));
         if path.starts_with(DEVICE_PATH) {
+            let path = path.replace(SERVERS_PATH, &format!("{SERVERS_PATH}?campaign=hourly"));
             return self.site.client(&self.device_token).get(&path);
         }
         self.viewer.get(&path.replace("{id}", &self.id).replace("{file}", "subflows.csv"))
@@ -92,8 +113,16 @@ impl Described {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a run in progress started now")]
-fn now_us() -> u64 {
+pub(crate) fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+/// Returns a heartbeat of a test server.
+fn heartbeat() -> Value {
+    json!({
+        "place": "Brussels", "hosts": ["192.0.2.1"], "ports": [443], "transports": ["tcp"],
+        "certificate": null, "version": "0.1.0", "tests": 0, "max_tests": 16,
+    })
 }
 
 /// Returns what a reference leads to.
@@ -347,6 +376,19 @@ fn the_page_shows_all_operations_and_schemas_to_readers() {
     assert_eq!(public.unauthenticated().get("/api/v1/openapi.json").status, 200);
 }
 
+/// Returns the file that a command of the page sends; empty for none.
+fn file_to_send(command: &str) -> &'static str {
+    let files = [
+        (JOIN_PATH, "join.json"),
+        (DEVICE_CONSENT_PATH, "consent.json"),
+        (OUTCOMES_PATH, "outcomes.json"),
+        (HEARTBEAT_PATH, "heartbeat.json"),
+        ("--request PUT", "new.jsonl.zst"),
+        ("--request POST", "live.jsonl"),
+    ];
+    files.into_iter().find(|(part, _)| command.contains(part)).map_or("", |(_, file)| file)
+}
+
 #[test]
 fn the_commands_of_the_page_work_in_a_shell() {
     if Command::new("curl").arg("--version").output().is_err() {
@@ -363,6 +405,8 @@ fn the_commands_of_the_page_work_in_a_shell() {
     });
     std::fs::write(folder.path().join("join.json"), join.to_string()).unwrap();
     std::fs::write(folder.path().join("consent.json"), "{\"consent\":1}").unwrap();
+    std::fs::write(folder.path().join("outcomes.json"), "{\"outcomes\":[]}").unwrap();
+    std::fs::write(folder.path().join("heartbeat.json"), heartbeat().to_string()).unwrap();
     let leaving_token = described.site.join("eve");
     let page = described.viewer.get("/api").body;
     let blocks = page.split("<pre><code>").skip(1);
@@ -372,19 +416,16 @@ fn the_commands_of_the_page_work_in_a_shell() {
         .collect();
     assert_eq!(commands.len(), described.operations().len());
     for command in commands {
-        let (id, body) = if command.contains("/devices") {
-            (&described.id, "join.json")
-        } else if command.contains("/device/consent") {
-            (&described.id, "consent.json")
-        } else if command.contains("--request PUT") {
-            (&hash, "new.jsonl.zst")
-        } else if command.contains("/live/") {
-            (&described.live_id, "live.jsonl")
-        } else {
-            (&described.id, "")
+        let body = file_to_send(&command);
+        let id = match body {
+            "new.jsonl.zst" => &hash,
+            _ if command.contains("/live/") => &described.live_id,
+            _ => &described.id,
         };
         let token = if command.contains("--request DELETE") {
             &leaving_token
+        } else if body == "heartbeat.json" {
+            &described.server_token
         } else if command.contains(DEVICE_PATH) {
             &described.device_token
         } else {
@@ -399,6 +440,7 @@ fn the_commands_of_the_page_work_in_a_shell() {
             .env("FIRST", "0")
             .env("BODY", body)
             .env("FILE", "subflows.csv")
+            .env("CAMPAIGN", "hourly")
             .env("no_proxy", "*")
             .output()
             .unwrap();

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use towpath_collect::Role;
 
 use crate::live::HostRun;
+use crate::pages::{create_campaign, register_server, report, upload};
 use crate::site::{Collector, Database, Site, result, skip};
 use crate::webdriver::{Browser, Element, Scripts, poll};
 
@@ -62,7 +63,7 @@ const opacity = (node) => node ? getComputedStyle(node).opacity * opacity(node.p
 const isVisible = (node) =>
   node.checkVisibility({ visibilityProperty: true }) && node.getClientRects().length > 0;
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-const nodes = new Set(document.querySelectorAll("input:not([type=hidden]), select"));
+const nodes = new Set(document.querySelectorAll("input:not([type=hidden]), select, textarea"));
 while (walker.nextNode()) {
   if (walker.currentNode.data.trim()) nodes.add(walker.currentNode.parentElement);
 }
@@ -84,7 +85,7 @@ return [checked, ...bad];
 /// Returns all elements that a keyboard must reach, in the order of the page.
 const STOPS: &str = r#"
 const all = document.querySelectorAll(
-  "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']");
+  "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']");
 return [...all].filter((node) => node.checkVisibility() && !node.disabled);
 "#;
 
@@ -202,6 +203,8 @@ fn walk(scripts: Scripts) -> Result<(), String> {
     open_run(&admin, scripts);
     compare(&admin);
     watch(&admin);
+    run_campaign(&admin);
+    invite_device(&admin);
 
     let secret = site.token("second reader", Role::Viewer);
     let viewer = Tour::start(&site, scripts)?;
@@ -213,6 +216,13 @@ fn walk(scripts: Scripts) -> Result<(), String> {
     viewer.browser.find_link("Runs").click();
     viewer.arrive("/");
     assert!(viewer.count("a[href='/tokens']") == 0, "only an administrator manages tokens");
+    viewer.browser.find_link("Servers").click();
+    viewer.arrive("/servers");
+    viewer.browser.find_link("Campaigns").click();
+    viewer.arrive("/campaigns");
+    viewer.browser.find_link("stable-1").click();
+    viewer.arrive("/campaigns/stable-1");
+    assert_eq!(viewer.count("main form"), 0, "only an administrator changes campaigns");
 
     admin.browser.find_link("Tokens").click();
     admin.arrive("/tokens");
@@ -306,6 +316,65 @@ fn watch(tour: &Tour<'_>) {
     }
 }
 
+/// Creates a campaign after a mistake, pauses, resumes and ends it.
+fn run_campaign(tour: &Tour<'_>) {
+    tour.browser.find_link("Campaigns").click();
+    tour.arrive("/campaigns");
+    tour.click(".new > summary");
+    tour.browser.find("#text").type_text("\nfrom = \"x\"");
+    tour.click(".new form button");
+    let mistakes = tour.browser.find(".new [role='alert']").text();
+    assert!(mistakes.contains("Line ") && mistakes.contains("`from`"), "{mistakes}");
+    // The console has the status of the refusal.
+    assert_eq!(tour.browser.complaints().len(), 1);
+    tour.browser.requests();
+    tour.browser.find_link("stable mode").click();
+    tour.arrive("/campaigns?example=stable");
+    tour.click(".new form button");
+    tour.arrive("/campaigns/stable-1");
+    let button = |label: &str| {
+        poll(|| {
+            let buttons = tour.browser.find_all(".actions button");
+            match buttons.first().and_then(Element::try_text) {
+                Some(text) if text == label => Ok(()),
+                other => Err(format!("the button is {other:?}, not {label}")),
+            }
+        });
+    };
+    for label in ["Pause", "Resume", "Pause"] {
+        button(label);
+        tour.click(".actions button");
+        tour.arrive("/campaigns/stable-1");
+    }
+    button("Resume");
+    tour.browser.find_link("End…").click();
+    tour.arrive("/campaigns/stable-1/end");
+    tour.click("main form button");
+    poll(|| match (tour.browser.url().ends_with("/stable-1"), tour.count(".actions")) {
+        (true, 0) => Ok(()),
+        other => Err(format!("the campaign has not ended: {other:?}")),
+    });
+    assert_eq!(tour.browser.find("dl.conditions dd").text(), "ended");
+    tour.browser.requests();
+}
+
+/// Invites a device, and ends the invitation.
+fn invite_device(tour: &Tour<'_>) {
+    tour.browser.find_link("Devices").click();
+    tour.arrive("/devices");
+    tour.browser.find("input[name='name']").type_text("ada-laptop");
+    tour.click("main form.inline button");
+    tour.arrive("/devices");
+    let label = tour.browser.find("svg.qr").accessible_name();
+    assert!(label.contains("QR code"), "{label}");
+    tour.click("button[aria-label='End the invitation of ada-laptop']");
+    tour.arrive("/devices");
+    poll(|| match tour.count("button[aria-label^='End the invitation']") {
+        0 => Ok(()),
+        _ => Err("the invitation is open".to_owned()),
+    });
+}
+
 #[test]
 fn every_page_fits_narrow_and_wide_windows() {
     if let Err(reason) = verify_all_pages() {
@@ -330,7 +399,7 @@ fn verify_all_pages() -> Result<(), String> {
     verify_checks(&tour.browser);
     tour.open("/");
     tour.browser.run("document.querySelector('.filters').open = true;");
-    verify_focus(&tour.browser, &mut defects);
+    verify_focus(&tour.browser, 50, &mut defects);
     tour.open("/?transport=mptcp&transport=quic&since=2026-01-01&sort=goodput");
     verify_page("list-filtered", &tour.browser, &mut defects);
     tour.open("/?host=none");
@@ -353,6 +422,7 @@ fn verify_all_pages() -> Result<(), String> {
     tour.open("/api");
     verify_page("api", &tour.browser, &mut defects);
     verify_live_pages(&tour, &mut defects);
+    verify_campaign_pages(&tour, &collector, &mut defects);
     tour.open("/compare");
     verify_page("error", &tour.browser, &mut defects);
     tour.open("/tokens");
@@ -387,6 +457,74 @@ fn verify_live_pages(tour: &Tour<'_>, defects: &mut Vec<String>) {
     tour.open(&format!("/live/{}", live.id));
     verify_page("live", &tour.browser, defects);
     live.finish(&host);
+}
+
+/// Checks the pages of campaigns, test servers and devices.
+fn verify_campaign_pages(tour: &Tour<'_>, collector: &Collector, defects: &mut Vec<String>) {
+    for (path, page) in [("/campaigns", "campaigns-empty"), ("/servers", "servers-empty")] {
+        tour.open(path);
+        verify_page(page, &tour.browser, defects);
+    }
+    for (name, place) in [("eu-1", "Brussels"), ("us-1", "New York"), ("server-without-place", "")]
+    {
+        register_server(tour.site, name, place);
+    }
+    tour.site.token("asia-1", Role::Server);
+    tour.open("/servers");
+    verify_page("servers", &tour.browser, defects);
+
+    let names = ["ada", "a-rather-long-name-of-a-laptop-in-a-library", "<b>bob</b>", "übung 1"];
+    let devices = names.map(|name| tour.site.client(&tour.site.join(name)));
+    create_campaign(collector);
+    for (number, device) in (0..).zip(&devices) {
+        report(device, 0, json!({ "state": "stored", "result": upload(device, 1_000 + number) }));
+    }
+    let result = upload(&devices[0], 2_000);
+    let detail = "the Wi-Fi was left";
+    report(&devices[0], 1, json!({ "state": "invalid", "result": result, "detail": detail }));
+    for (device, reason) in [(1, "no-address"), (2, "unreachable")] {
+        let missing = json!({ "state": "missing", "reason": reason, "detail": "" });
+        report(&devices[device], 1, missing);
+    }
+    tour.open("/campaigns/mobile-1");
+    assert_eq!(tour.count(".progress tbody tr"), 4);
+    verify_page("campaign", &tour.browser, defects);
+    tour.browser.find_link("End…").click();
+    verify_page("campaign-end", &tour.browser, defects);
+    tour.open("/campaigns?example=stable");
+    tour.click(".new form button");
+    tour.browser.find(".actions");
+    tour.open("/campaigns");
+    // A click would set the place from which Tab starts.
+    tour.browser.run("document.querySelector('.new').open = true;");
+    verify_page("campaigns", &tour.browser, defects);
+    verify_focus(&tour.browser, 14, defects);
+    tour.click(".new form button");
+    tour.browser.find("[role='alert']");
+    tour.browser.find("#text").type_text("\nbytes = 1\n");
+    tour.click(".new form button");
+    poll(|| match tour.count("[role='alert'] li") {
+        0 => Err("no mistake is listed".to_owned()),
+        _ => Ok(()),
+    });
+    verify_page("campaigns-refused", &tour.browser, defects);
+    // The refusals are errors in the console as well.
+    tour.browser.complaints();
+    verify_device_pages(tour, defects);
+}
+
+/// Checks the pages of devices, with the ones of the campaign.
+fn verify_device_pages(tour: &Tour<'_>, defects: &mut Vec<String>) {
+    tour.open("/devices");
+    verify_page("devices", &tour.browser, defects);
+    verify_focus(&tour.browser, 14, defects);
+    tour.browser.find("input[name='name']").type_text("grace-phone");
+    tour.click("main form.inline button");
+    tour.browser.find("svg.qr");
+    verify_page("devices-invited", &tour.browser, defects);
+    tour.click("a[aria-label='Revoke ada']");
+    tour.browser.find("input[name='device']");
+    verify_page("devices-revoke", &tour.browser, defects);
 }
 
 /// Checks the page that the browser shows, in all widths and colour schemes.
@@ -430,14 +568,15 @@ fn verify_checks(browser: &Browser) {
     assert_eq!(lengths(), [2, 2], "the scripts find no defects");
 }
 
-/// Checks that Tab reaches all links and controls of the page, in the page's order.
-fn verify_focus(browser: &Browser, defects: &mut Vec<String>) {
+/// Checks that Tab reaches all links and controls of the page, in the page's order. The page has at
+/// least `min_stops` of them.
+fn verify_focus(browser: &Browser, min_stops: usize, defects: &mut Vec<String>) {
     let stops = browser.run_for_elements(STOPS);
     let dates = browser.find_all("input[type='date']").len();
     browser.run(RECORD_FOCUS);
     browser.press_tab(stops.len() + dates * (DATE_STOPS - 1));
     let focused = browser.run_for_elements("return window.focused;");
-    assert!(stops.len() > 50, "the list has links and controls");
+    assert!(stops.len() >= min_stops, "the page has {} links and controls", stops.len());
     for (index, stop) in stops.iter().enumerate() {
         if focused.get(index) != Some(stop) {
             let found = focused.get(index).map(Element::markup);

@@ -25,6 +25,9 @@ on_both_databases!(
     a_name_belongs_to_one_token_or_invitation,
     a_backup_keeps_devices_and_consent_texts_but_no_codes,
     a_backup_does_not_bring_deleted_runs_back,
+    a_repeated_backup_drops_the_records_of_deleted_runs_only,
+    open_invitations_are_listed_until_they_are_used_or_expire,
+    many_wrong_codes_end_further_attempts,
 );
 
 /// Host of the device in these tests.
@@ -35,7 +38,7 @@ fn upload(device: &Client, seed: u64) -> Reply {
     device.upload_with(&result(seed, |_| {}), &[("towpath-host", HOST)])
 }
 
-fn id_of(reply: &Reply) -> String {
+pub(crate) fn id_of(reply: &Reply) -> String {
     assert_eq!(reply.status, 201, "{}", reply.body);
     reply.json()["id"].as_str().unwrap().to_owned()
 }
@@ -50,11 +53,11 @@ fn accept(device: &Client, version: u32) -> Reply {
     device.put(DEVICE_CONSENT_PATH, &json, body.as_bytes())
 }
 
-fn set_consent(config: &StoreConfig, text: &str) -> u32 {
+pub(crate) fn set_consent(config: &StoreConfig, text: &str) -> u32 {
     with_store(config, async |store| store.set_consent(text.as_bytes()).await)
 }
 
-fn error_of<T>(
+pub(crate) fn error_of<T>(
     config: &StoreConfig,
     work: impl AsyncFnOnce(Store) -> Result<T, CollectError>,
 ) -> CollectError {
@@ -195,7 +198,7 @@ fn a_new_consent_text_stops_uploads_until_it_is_accepted(collector: &Collector) 
 }
 
 /// Returns true if any file below the folder contains the text, or its name does.
-fn contains(folder: &Path, text: &str) -> bool {
+pub(crate) fn contains(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -399,4 +402,80 @@ fn a_backup_does_not_bring_deleted_runs_back(collector: &Collector) {
     assert_eq!((report.runs, report.skipped, report.withdrawn), (0, 1, 1));
     assert!(!contains(collector.path(), &id));
     assert_eq!(upload(&device, 3).status, 401);
+}
+
+fn a_repeated_backup_drops_the_records_of_deleted_runs_only(collector: &Collector) {
+    let (site, saved) = (collector.serve(), TestFolder::create());
+    let device = site.client(&site.join("ada"));
+    let deleted = id_of(&upload(&device, 1));
+    let kept = id_of(&upload(&site.client(&site.token("lab", Role::Uploader)), 2));
+    let backup =
+        || with_store(&collector.config(), async |store| store.backup(saved.path()).await).runs;
+    assert_eq!(backup(), 2);
+    assert_eq!(device.delete(DEVICE_PATH).status, 200);
+    let records = saved.path().join("records");
+    let folder = records.join("ab");
+    std::fs::create_dir_all(&folder).unwrap();
+    // Only records in their own place are removed.
+    let others = [
+        records.join(format!("{deleted}.jsonl.zst")),
+        folder.join("abcdefabcdefabcdefab.jsonl.zst.old"),
+        folder.join("abcdef.jsonl.zst"),
+        folder.join("ABCDEFABCDEFABCDEFAB.jsonl.zst"),
+        folder.join("cdefabcdefabcdefabcd.jsonl.zst"),
+        saved.path().join("abcdefabcdefabcdefab.jsonl.zst"),
+    ];
+    for path in &others {
+        std::fs::write(path, "other").unwrap();
+    }
+    let (elsewhere, name) = (TestFolder::create(), "efefefefefefefefefef.jsonl.zst");
+    std::fs::write(elsewhere.path().join(name), "other").unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), records.join("ef")).unwrap();
+    let old = |id: &str| records.join(&id[..2]).join(format!("{id}.jsonl.zst"));
+    assert!(old(&deleted).exists());
+    assert_eq!(backup(), 1);
+    assert!(!old(&deleted).exists() && old(&kept).exists());
+    assert!(others.iter().all(|path| path.exists()));
+    assert!(elsewhere.path().join(name).exists());
+    std::fs::remove_file(&others[0]).unwrap();
+    assert!(!contains(&records, &deleted));
+}
+
+fn open_invitations_are_listed_until_they_are_used_or_expire(collector: &Collector) {
+    let site = collector.serve();
+    let open = |now_us: i64| {
+        let invitations =
+            with_store(&collector.config(), async |store| store.open_invitations(now_us).await);
+        let names = invitations.into_iter().map(|invitation| invitation.name);
+        names.collect::<Vec<_>>()
+    };
+    site.invite("eve");
+    let code = site.invite("bob");
+    let invited = async |store: Store| store.invite_device("ada", 9_000_000_000_000_000).await;
+    with_store(&collector.config(), invited);
+    assert_eq!(open(1), ["ada", "bob", "eve"]);
+    assert_eq!(open(9_000_000_000_000_000), ["bob", "eve"]);
+    assert_eq!(site.unauthenticated().join(&code, 1).status, 201);
+    with_store(&collector.config(), async |store| store.revoke_device("eve").await);
+    assert_eq!(open(1), ["ada"]);
+}
+
+fn many_wrong_codes_end_further_attempts(collector: &Collector) {
+    let site = collector.serve();
+    let (client, code) = (site.unauthenticated(), site.invite("ada"));
+    // Neither an accepted code nor another consent text is a failure.
+    assert_eq!(client.join(&site.invite("bob"), 1).status, 201);
+    assert_eq!(client.join(&code, 7).status, 409);
+    for attempt in 0..300 {
+        assert_eq!(client.join("7K3M-9QPX-VB2D", 1).status, 403, "attempt {attempt}");
+    }
+    for code in ["7K3M-9QPX-VB2D", &code] {
+        let refusal = client.join(code, 1);
+        assert_eq!(refusal.status, 429, "{}", refusal.body);
+        assert!(refusal.json()["hint"].as_str().unwrap().contains("10 minutes"));
+    }
+    // Everything else works, and the code stays valid.
+    assert_eq!(client.get(CONSENT_PATH).status, 200);
+    drop(site);
+    assert_eq!(collector.serve().unauthenticated().join(&code, 1).status, 201);
 }

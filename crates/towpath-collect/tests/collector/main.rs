@@ -7,8 +7,11 @@
 )]
 
 mod access;
+mod anonymous;
 mod api;
+mod audit;
 mod browser;
+mod campaigns;
 mod devices;
 mod folder;
 mod lists;
@@ -19,5 +22,6 @@ mod postgres;
 mod s3;
 mod site;
 mod tables;
+mod test_servers;
 mod uploads;
 mod webdriver;

@@ -203,7 +203,12 @@ fn start(objects: BucketConfig) -> Result<(), CollectError> {
     run_to_end(async {
         let store = Store::open(&config).await?;
         let listen = "127.0.0.1:0".parse().unwrap();
-        let config = ServerConfig { listen, public_url: None, public_read: false };
+        let config = ServerConfig {
+            listen,
+            public_url: None,
+            public_read: false,
+            poll_interval: Duration::from_secs(300),
+        };
         serve(store, config, |_| {}, std::future::ready(())).await
     })
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
@@ -147,7 +148,12 @@ impl Site {
             let served = run_to_end(async {
                 let store = Store::open(&store_config).await?;
                 let listen = "127.0.0.1:0".parse().unwrap();
-                let config = ServerConfig { listen, public_url: None, public_read };
+                let config = ServerConfig {
+                    listen,
+                    public_url: None,
+                    public_read,
+                    poll_interval: Duration::from_secs(300),
+                };
                 let on_ready = |url: &str| ready.send(url.to_owned()).unwrap();
                 let shutdown = async {
                     let _ = ended.await; // dropped with the site

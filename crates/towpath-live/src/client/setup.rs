@@ -202,11 +202,17 @@ pub(crate) fn quic_error(error: &io::Error) -> Option<&QuicError> {
 fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<TestToken, LiveError> {
     session.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     let message = session.recv("a greeting")?;
-    let ServerMessage::Welcome { challenge, .. } = message else {
+    let ServerMessage::Welcome { challenge, grant_challenge, .. } = message else {
         return Err(unexpected_message(&message));
     };
+    let challenge = if request.grant.is_some() { grant_challenge } else { challenge };
     match (challenge, &request.secret) {
         (None, None) => {}
+        // The refusal of the plan says what the server requires.
+        (Some(_), None) if grant_challenge.is_some() => {}
+        (None, Some(_)) if request.grant.is_some() => {
+            return Err(LiveError::Refused(authenticator::grant_not_accepted()));
+        }
         (None, Some(_)) => return Err(LiveError::Refused(authenticator::secret_not_required())),
         (Some(_), None) => {
             let hint = "add --secret-file FILE";
@@ -214,7 +220,8 @@ fn negotiate(request: &MeasureRequest, session: &mut SetupSession) -> Result<Tes
         }
         (Some(challenge), Some(secret)) => {
             let authenticator = Authenticator::new(secret, challenge, &session.channel)
-                .map_err(LiveError::system("prove the secret"))?;
+                .map_err(LiveError::system("prove the secret"))?
+                .with_grant(request.grant.as_deref());
             let proof =
                 authenticator.proof_message().map_err(LiveError::system("prove the secret"))?;
             session.send(&proof)?;
@@ -270,9 +277,10 @@ impl SetupSession {
 
 /// Returns the error for an unexpected message; the reason of a refusal is kept.
 fn unexpected_message(message: &ServerMessage) -> LiveError {
-    if let ServerMessage::Refused { reason, hint } = message {
+    if let ServerMessage::Refused { reason, hint, retry_after_s } = message {
         let (reason, hint) = (sanitize(reason), hint.as_deref().map(sanitize));
-        return LiveError::Refused(AdmissionError { reason, hint });
+        let retry_after_s = *retry_after_s;
+        return LiveError::Refused(AdmissionError { reason, hint, retry_after_s });
     }
     LiveError::Protocol(format!("the server sent an unexpected `{}`", message.name()))
 }

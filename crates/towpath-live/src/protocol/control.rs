@@ -5,6 +5,7 @@ use std::time::Duration;
 use towpath_run::token::TestToken;
 use towpath_scenario::Scenario;
 
+use super::grant::{ProvedGrant, ServerAccess};
 use super::limits::{AdmissionError, ServerLimits};
 use super::message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan};
 use super::secret::{AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding, Secret};
@@ -13,6 +14,8 @@ use super::secret::{AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBindi
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum silence while silence is normal: a test runs, or a result is retained.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// Estimated time until the collector has sent the key of a server that has just started.
+const KEY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of snapshot requests per connection; each costs a few kernel dumps.
 const MAX_SNAPSHOT_REQUESTS: u32 = 16;
 
@@ -51,10 +54,28 @@ pub enum ControlAction {
     Close,
 }
 
+/// Admission of clients with access grants on one connection.
+#[derive(Debug, Clone)]
+pub struct GrantPolicy {
+    /// Name and key of the server; `None` until its collector has sent them.
+    pub access: Option<ServerAccess>,
+    /// True if a client needs a grant or the server's own secret.
+    pub is_required: bool,
+    /// Time in seconds since 1970, for the expiry of grants.
+    pub now_s: u64,
+}
+
+/// Reason why a proof is not accepted.
+enum ProofError {
+    /// The proof is wrong, which counts as a failed attempt.
+    Wrong(AdmissionError),
+    Refused(AdmissionError),
+}
+
 /// Server side of a control connection.
 ///
-/// `Greeting` ─hello▶ (`Proving` ─proof▶) `Planning` ─plan▶ `Gathering` ─begin▶ `Running`. A client
-/// that reconnects with a token starts in `Running`. A message out of order closes the connection.
+/// `Greeting` ─hello▶ (`Proving` or `Open` ─proof▶) `Planning` ─plan▶ `Gathering` ─begin▶ `Running`. A client
+/// may omit the proof in `Open`. A client that reconnects with a token starts in `Running`. A message out of order closes the connection.
 /// Tests are identified by their [public IDs](TestToken::public_id) here.
 #[derive(Debug, Clone)]
 pub struct ControlSession {
@@ -70,12 +91,19 @@ pub struct ControlSession {
     public_diagnostics: bool,
     /// Number of snapshot requests received.
     snapshot_requests: u32,
+    /// Admission of clients with access grants; `None` if there is none.
+    grants: Option<GrantPolicy>,
+    /// Grant that the client has proved.
+    proved_grant: Option<ProvedGrant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ControlState {
     Greeting,
+    /// The client must prove a secret.
     Proving,
+    /// The client may prove the secret of a grant, and need not.
+    Open,
     Planning,
     SetUp(TestToken),
     Running(TestToken),
@@ -100,7 +128,20 @@ impl ControlSession {
             binding,
             public_diagnostics,
             snapshot_requests,
+            grants: None,
+            proved_grant: None,
         }
+    }
+
+    /// Sets the admission of clients with access grants.
+    #[must_use]
+    pub fn with_grants(self, grants: Option<GrantPolicy>) -> Self {
+        Self { grants, ..self }
+    }
+
+    /// Returns the grant that the client has proved.
+    pub fn proved_grant(&self) -> Option<&ProvedGrant> {
+        self.proved_grant.as_ref()
     }
 
     /// Sets the channel binding of an encrypted connection; authentication requires one.
@@ -130,9 +171,10 @@ impl ControlSession {
     /// Returns the maximum time that the client may be silent in this state.
     pub fn idle_timeout(&self, limits: &ServerLimits) -> Duration {
         match self.state {
-            ControlState::Greeting | ControlState::Proving | ControlState::Planning => {
-                limits.preamble_timeout
-            }
+            ControlState::Greeting
+            | ControlState::Proving
+            | ControlState::Open
+            | ControlState::Planning => limits.preamble_timeout,
             ControlState::SetUp(_) => SETUP_TIMEOUT,
             ControlState::Running(_) | ControlState::Closed => IDLE_TIMEOUT,
         }
@@ -144,6 +186,7 @@ impl ControlSession {
             ControlState::SetUp(token) => Some(token),
             ControlState::Greeting
             | ControlState::Proving
+            | ControlState::Open
             | ControlState::Planning
             | ControlState::Running(_)
             | ControlState::Closed => None,
@@ -156,6 +199,7 @@ impl ControlSession {
             ControlState::Running(token) => Some(token),
             ControlState::Greeting
             | ControlState::Proving
+            | ControlState::Open
             | ControlState::Planning
             | ControlState::SetUp(_)
             | ControlState::Closed => None,
@@ -192,46 +236,98 @@ impl ControlSession {
         actions
     }
 
-    fn welcome(&self) -> ServerMessage {
-        let challenge = self.secret.as_ref().map(|_| self.challenge);
-        let towpath = env!("CARGO_PKG_VERSION").to_owned();
-        let Self { observed, datagrams, quic, .. } = *self;
-        ServerMessage::Welcome { towpath, challenge, observed, datagrams, quic }
+    /// Returns true if a client without any secret gets no test.
+    pub(super) fn requires_proof(&self) -> bool {
+        self.secret.is_some() || self.grants.as_ref().is_some_and(|grants| grants.is_required)
     }
 
-    /// Verifies a client's proof. A wrong guess reveals nothing about the secret.
+    fn welcome(&self) -> ServerMessage {
+        let challenge = self.requires_proof().then_some(self.challenge);
+        let grant_challenge = self.grants.as_ref().map(|_| self.challenge);
+        let towpath = env!("CARGO_PKG_VERSION").to_owned();
+        let Self { observed, datagrams, quic, .. } = *self;
+        ServerMessage::Welcome { towpath, challenge, grant_challenge, observed, datagrams, quic }
+    }
+
+    /// Returns the refusal of a client that proves nothing.
+    fn missing_proof(&self) -> AdmissionError {
+        if self.secret.is_some() {
+            return AdmissionError::new("this server requires a secret", "add --secret-file FILE");
+        }
+        AdmissionError::new(
+            "this server admits devices of a collector only",
+            "join the collector (`towpath agent join`), or measure towards another server",
+        )
+    }
+
+    /// Handles a client's proof. A wrong guess reveals nothing about the secret.
+    fn on_proof(
+        &mut self,
+        (proof, client_challenge): (AuthProof, Challenge),
+        grant: Option<&str>,
+    ) -> (ControlState, Vec<ControlAction>) {
+        let (mut actions, refusal) = match self.verify_proof(proof, client_challenge, grant) {
+            Ok((proof, proved_grant)) => {
+                self.proved_grant = proved_grant;
+                let proved = ControlAction::Send(ServerMessage::Proved { proof });
+                return (ControlState::Planning, vec![proved]);
+            }
+            Err(ProofError::Wrong(refusal)) => (vec![ControlAction::AuthFailed], refusal),
+            Err(ProofError::Refused(refusal)) => (Vec::new(), refusal),
+        };
+        actions.extend([ControlAction::Send(refusal.into()), ControlAction::Close]);
+        (ControlState::Closed, actions)
+    }
+
+    /// Verifies a client's proof; returns the server's proof and the grant.
     fn verify_proof(
         &self,
         proof: AuthProof,
         client_challenge: Challenge,
-    ) -> (ControlState, Vec<ControlAction>) {
-        let refusal = |reason: &str, hint: &str| {
-            ControlAction::Send(AdmissionError::new(reason, hint).into())
-        };
-        let Some(binding) = self.binding else {
-            let reason = "a secret requires an encrypted connection";
-            let hint = "use the same version of towpath on both hosts";
-            return (ControlState::Closed, vec![refusal(reason, hint), ControlAction::Close]);
-        };
+        grant: Option<&str>,
+    ) -> Result<(AuthProof, Option<ProvedGrant>), ProofError> {
+        let binding = self.binding.ok_or_else(|| {
+            ProofError::Refused(AdmissionError::new(
+                "a secret requires an encrypted connection",
+                "use the same version of towpath on both hosts",
+            ))
+        })?;
         let transcript =
             AuthTranscript { binding, server: self.challenge, client: client_challenge };
-        let secret = self.secret.as_ref();
-        let verified_secret =
-            secret.filter(|secret| secret.accepts(AuthRole::Client, &transcript, proof));
-        if let Some(proof) =
-            verified_secret.and_then(|secret| secret.prove(AuthRole::Server, &transcript))
-        {
-            return (
-                ControlState::Planning,
-                vec![ControlAction::Send(ServerMessage::Proved { proof })],
-            );
-        }
-        let refusal = refusal("the secret is wrong", "use the server's --secret-file");
-        (ControlState::Closed, vec![ControlAction::AuthFailed, refusal, ControlAction::Close])
+        let verify = |secret: &Secret| {
+            let is_right = secret.accepts(AuthRole::Client, &transcript, proof);
+            is_right.then(|| secret.prove(AuthRole::Server, &transcript)).flatten()
+        };
+        let Some(text) = grant else {
+            let secret =
+                self.secret.as_ref().ok_or_else(|| ProofError::Refused(self.missing_proof()))?;
+            let wrong =
+                AdmissionError::new("the secret is wrong", "use the server's --secret-file");
+            return Ok((verify(secret).ok_or(ProofError::Wrong(wrong))?, None));
+        };
+        let Some(grants) = &self.grants else {
+            let hint = "start it with --register, or use --secret-file";
+            let refusal = AdmissionError::new("it admits no devices of a collector", hint);
+            return Err(ProofError::Refused(refusal));
+        };
+        let Some(access) = &grants.access else {
+            let reason = "its collector has not sent the key for access grants yet";
+            return Err(ProofError::Refused(AdmissionError::busy(reason, KEY_TIMEOUT)));
+        };
+        access.verify_name(text).map_err(ProofError::Refused)?;
+        let wrong = || {
+            let reason = "the secret of the access grant is wrong";
+            let hint = "request new access from the collector; `towpath agent` does";
+            ProofError::Wrong(AdmissionError::new(reason, hint))
+        };
+        let secret = access.secret(text).ok_or_else(wrong)?;
+        let server_proof = verify(&secret).ok_or_else(wrong)?;
+        let proved = access.accept(text, grants.now_s).map_err(ProofError::Refused)?;
+        Ok((server_proof, Some(proved)))
     }
 
     fn step(
-        &self,
+        &mut self,
         message: ClientMessage,
         limits: &ServerLimits,
     ) -> (ControlState, Vec<ControlAction>) {
@@ -239,29 +335,31 @@ impl ControlSession {
 
         match (self.state, message) {
             (State::Greeting, Message::Hello { towpath: _ }) => {
-                let next_state =
-                    if self.secret.is_some() { State::Proving } else { State::Planning };
+                let next_state = if self.requires_proof() {
+                    State::Proving
+                } else if self.grants.is_some() {
+                    State::Open
+                } else {
+                    State::Planning
+                };
                 (next_state, vec![Action::Send(self.welcome())])
             }
-            (State::Proving, Message::Proof { proof, challenge }) => {
-                self.verify_proof(proof, challenge)
+            (State::Proving | State::Open, Message::Proof { proof, challenge, grant }) => {
+                self.on_proof((proof, challenge), grant.as_deref())
             }
-            (State::Planning, Message::Plan(plan)) => match limits.admit(&plan) {
+            (State::Open | State::Planning, Message::Plan(plan)) => match limits.admit(&plan) {
                 Ok(scenario) => (State::Planning, vec![Action::Admit(Box::new((*plan, scenario)))]),
                 Err(refusal) => (State::Closed, vec![Action::Send(refusal.into()), Action::Close]),
             },
-            (State::Planning, Message::Snapshot { port }) => {
-                // A client that gets here has proved the secret, if there is one.
-                let complete = self.secret.is_some() || self.public_diagnostics;
-                (State::Planning, vec![Action::Snapshot { port, complete }])
+            (state @ (State::Open | State::Planning), Message::Snapshot { port }) => {
+                // A client that gets here has proved the secret, if there is one, or a grant. A
+                // grant gives access to tests only.
+                let has_secret = self.secret.is_some() && self.proved_grant.is_none();
+                let complete = has_secret || self.public_diagnostics;
+                (state, vec![Action::Snapshot { port, complete }])
             }
             (State::Proving, Message::Plan(_) | Message::Snapshot { .. }) => {
-                let reason = "this server requires a secret".to_owned();
-                let hint = Some("add --secret-file FILE".to_owned());
-                (
-                    State::Closed,
-                    vec![Action::Send(ServerMessage::Refused { reason, hint }), Action::Close],
-                )
+                (State::Closed, vec![Action::Send(self.missing_proof().into()), Action::Close])
             }
             (State::SetUp(token), Message::Begin { at_ns }) => {
                 (State::Running(token), vec![Action::Begin(token, at_ns)])
@@ -315,7 +413,7 @@ mod tests {
         let transcript = AuthTranscript { binding, server, client: CLIENT };
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
         let proof = secret.prove(AuthRole::Client, &transcript).unwrap();
-        ClientMessage::Proof { proof, challenge: CLIENT }
+        ClientMessage::Proof { proof, challenge: CLIENT, grant: None }
     }
 
     fn hello() -> ClientMessage {
@@ -363,7 +461,7 @@ mod tests {
         let wrong_proof = AuthProof([0; 32]);
         for message in [
             plan(),
-            ClientMessage::Proof { proof: wrong_proof, challenge: CLIENT },
+            ClientMessage::Proof { proof: wrong_proof, challenge: CLIENT, grant: None },
             ClientMessage::Begin { at_ns: 0 },
         ] {
             let mut control = control_session(Some(KEY));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use towpath_campaign::AccessKey;
 use towpath_net::Instant;
 use towpath_result::metrics::Summarizer;
 use towpath_run::datagram;
@@ -13,8 +14,9 @@ use towpath_run::traffic::{Pinger, UdpReceiver};
 use towpath_scenario::flow_plan::planned_datagrams;
 use towpath_scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
 
-use super::control::ControlSession;
+use super::control::{ControlSession, GrantPolicy};
 use super::frame::FrameDecoder;
+use super::grant::ServerAccess;
 use super::host_report::HostReport;
 use super::limits::ServerLimits;
 use super::merge::merge;
@@ -34,8 +36,13 @@ pub fn control(data: &[u8]) {
         let secret = secret.filter(|_| preamble.flow.is_multiple_of(2));
         let test = Some(preamble.test()).filter(|test| *test != TestToken::NONE);
         let binding = preamble.stream.is_multiple_of(2).then_some(ChannelBinding([3; 32]));
-        let mut control =
-            ControlSession::new(test, secret, Challenge([1; 32])).with_binding(binding);
+        let access = ServerAccess { name: "server".to_owned(), key: AccessKey::new([4; 32]) };
+        let is_required = preamble.stream.is_multiple_of(3);
+        let grants = GrantPolicy { access: Some(access), is_required, now_s: 1 };
+        let grants = preamble.flow.is_multiple_of(3).then_some(grants);
+        let mut control = ControlSession::new(test, secret, Challenge([1; 32]))
+            .with_binding(binding)
+            .with_grants(grants);
         let mut frames = FrameDecoder::default();
         frames.push(data.get(Preamble::BYTES..).unwrap_or_default());
         while let Ok(Some(message)) = frames.take::<ClientMessage>() {

@@ -66,18 +66,33 @@ pub struct AdmissionError {
     pub reason: String,
     /// Suggested fix, if there is one.
     pub hint: Option<String>,
+    /// Estimated time until the same request can succeed, in seconds; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
 }
 
 impl AdmissionError {
     /// Creates a refusal with a suggested fix.
     pub fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { reason: reason.into(), hint: Some(hint.into()) }
+        Self { reason: reason.into(), hint: Some(hint.into()), retry_after_s: None }
+    }
+
+    /// Creates a refusal of a request that may succeed after a time, rounded up to seconds.
+    pub fn busy(reason: impl Into<String>, retry_after: Duration) -> Self {
+        let seconds = retry_after.as_millis().div_ceil(1_000).clamp(1, u32::MAX.into());
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        let hint = format!("try again in {seconds} s");
+        Self { retry_after_s: Some(seconds), ..Self::new(reason, hint) }
+    }
+
+    fn without_hint(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), hint: None, retry_after_s: None }
     }
 }
 
 impl From<AdmissionError> for ServerMessage {
-    fn from(AdmissionError { reason, hint }: AdmissionError) -> Self {
-        Self::Refused { reason, hint }
+    fn from(AdmissionError { reason, hint, retry_after_s }: AdmissionError) -> Self {
+        Self::Refused { reason, hint, retry_after_s }
     }
 }
 
@@ -85,14 +100,14 @@ impl ServerLimits {
     /// Parses a plan and checks it against the limits.
     pub fn admit(&self, plan: &TestPlan) -> Result<Scenario, AdmissionError> {
         let scenario = Scenario::parse("the plan", &plan.scenario, &no_files)
-            .map_err(|errors| AdmissionError { reason: errors.to_string(), hint: None })?;
+            .map_err(|errors| AdmissionError::without_hint(errors.to_string()))?;
         let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
         let is_client_to_server = |flow: &towpath_scenario::Flow| (flow.from, flow.to) == (0, 1);
         let is_flow_count_valid = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
         if names != HOSTS || !is_flow_count_valid || !scenario.flows.iter().all(is_client_to_server)
         {
             let reason = "a plan needs one to sixteen flows from `client` to `server`";
-            return Err(AdmissionError { reason: reason.to_owned(), hint: None });
+            return Err(AdmissionError::without_hint(reason));
         }
         if scenario.flows.iter().any(|flow| matches!(flow.pattern, Pattern::Run { .. })) {
             let hint = "measure with one of the patterns";

@@ -22,6 +22,9 @@ pub enum ClientMessage {
         proof: AuthProof,
         /// Challenge from which the server must compute its own proof.
         challenge: Challenge,
+        /// Text of the access grant whose secret is proved; `None` for the server's own secret.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grant: Option<String>,
     },
     /// Test that the client requests.
     Plan(Box<TestPlan>),
@@ -79,6 +82,9 @@ pub enum ServerMessage {
         /// Challenge for the client; `None` if the server needs no secret.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         challenge: Option<Challenge>,
+        /// Challenge for a client with an access grant; `None` if the server accepts no grants.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grant_challenge: Option<Challenge>,
         /// Protocol that the server observed on this connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         observed: Option<ObservedProtocol>,
@@ -105,6 +111,9 @@ pub enum ServerMessage {
         reason: String,
         /// Suggested fix, if there is one.
         hint: Option<String>,
+        /// Estimated time until the same request can succeed, in seconds; `None` if unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_s: Option<u32>,
     },
     /// All test connections are open.
     Ready,

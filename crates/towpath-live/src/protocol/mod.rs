@@ -14,6 +14,7 @@ pub mod control;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod grant;
 pub mod host_report;
 pub mod limits;
 pub mod merge;
@@ -24,8 +25,9 @@ pub mod secret;
 pub use account::account;
 pub use auth_limit::AuthRateLimiter;
 pub use clock::{ClockEstimator, ClockOffset};
-pub use control::{ControlAction, ControlSession};
+pub use control::{ControlAction, ControlSession, GrantPolicy};
 pub use frame::{FrameDecoder, FrameError};
+pub use grant::{GrantAccounts, ProvedGrant, ServerAccess};
 pub use host_report::{
     ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, ReportLineRef,
     SubflowReport,

@@ -101,9 +101,12 @@ impl ServerState {
                 actions.retain(|action| *action != ControlAction::AuthFailed);
                 (actions, limiter.record_failure(source, now))
             } else {
+                // A device could guess the server's secret if each proof of its grant started afresh.
+                let has_secret = control.proved_grant().is_none();
                 if actions.iter().any(|action| {
                     matches!(action, ControlAction::Send(ServerMessage::Proved { .. }))
-                }) {
+                }) && has_secret
+                {
                     limiter.record_success(source);
                 }
                 (actions, None)

@@ -56,11 +56,12 @@ impl ServerState {
     ) -> io::Result<()> {
         let secret = self.config.secret.clone();
         let quic = self.has_udp(origin.port);
-        let datagrams = quic && secret.is_none();
+        let datagrams = quic && !self.requires_proof();
         let session = ControlSession::new(token, secret, Challenge(random()?));
         let session = session
             .with_greeting(origin.observed, datagrams, quic)
             .with_binding(channel.binding())
+            .with_grants(self.grant_policy())
             .with_public_diagnostics(self.config.public_diagnostics);
         let source = socket::source_of(origin.peer);
         let quota = self.budget.quota(source);
@@ -219,7 +220,12 @@ impl ServerState {
         (mut plan, scenario): (TestPlan, Scenario),
         context: &ControlContext<'_>,
     ) -> Result<Arc<ServerTest>, AdmissionError> {
-        let limits = &self.config.limits;
+        let reservation = self.reserve(context.session.proved_grant(), (&plan, &scenario))?;
+        let mut limits = self.config.limits.clone();
+        if let Some(reservation) = &reservation {
+            let max_bytes = limits.bytes.unwrap_or(u64::MAX);
+            limits.bytes = Some(max_bytes.min(reservation.bytes()));
+        }
         if let Some(rate) = limits.rate {
             // Data that the kernel buffers beyond what is read would also exceed the rate.
             let max_bytes =
@@ -232,11 +238,13 @@ impl ServerState {
             let now = self.clock.now();
             let plan_and_scenario = (plan.clone(), scenario.clone());
             let owner = (context.source, context.quota.total_rates.clone());
-            if let Some(test) = self.tests.admit(token, plan_and_scenario, owner, (limits, now))? {
+            let admitted = self.tests.admit(token, plan_and_scenario, owner, (&limits, now))?;
+            if let Some(test) = admitted {
+                test.hold(reservation);
                 return Ok(test);
             }
             if now > deadline {
-                return Err(AdmissionError::new("it is busy", "try again later"));
+                return Err(AdmissionError::busy("it is busy", EVICTION_TIMEOUT));
             }
             self.clock.sleep_until(now + POLL_INTERVAL);
         }

@@ -51,7 +51,7 @@ impl ServerState {
             (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
                 self.serve_control_over_quic(driver, identified, None);
             }
-            (ConnectionKind::Echo, test) if test.is_some() || self.config.secret.is_none() => {
+            (ConnectionKind::Echo, test) if test.is_some() || !self.requires_proof() => {
                 if let Some(permit) = self.acquire_quic_permit(&identified, false) {
                     let IdentifiedStream { connection, stream, guard, peer, .. } = identified;
                     let deadline = driver.now + self.config.limits.duration;

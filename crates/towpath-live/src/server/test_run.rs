@@ -103,6 +103,7 @@ mod tests {
             public_diagnostics: false,
             quic_migration: false,
             identity: None,
+            access: None,
         };
         Arc::clone(&Server::open(config).unwrap().state)
     }

@@ -87,6 +87,7 @@ impl TestTable {
                 transferred_bytes: AtomicU64::new(0),
             },
             fetched_bytes: AtomicU64::new(0),
+            reservation: Mutex::default(),
         });
         tests.insert(token, Arc::clone(&test));
         Ok(Some(test))
@@ -256,7 +257,9 @@ fn make_room(
     let busy_error = || {
         let others =
             if own_count > 0 { format!(", {own_count} of them yours") } else { String::new() };
-        AdmissionError::new(format!("it is busy with {count} tests{others}"), "try again later")
+        let earliest = unfinished(tests).map(|(_, test)| test.remaining_time(now)).min();
+        let reason = format!("it is busy with {count} tests{others}");
+        AdmissionError::busy(reason, earliest.unwrap_or_default())
     };
     if own_count > 0 {
         return Err(busy_error());

@@ -19,9 +19,16 @@ fn probe_outcomes(target: SocketAddr) -> Vec<(ProbeKind, ProbeOutcome)> {
 
 fn welcome_message(quic: bool) -> Vec<u8> {
     let towpath = "0".to_owned();
-    let (challenge, observed, datagrams) = (None, None, quic);
-    frame::to_bytes(&ServerMessage::Welcome { towpath, challenge, observed, datagrams, quic })
-        .unwrap()
+    let (challenge, grant_challenge, observed, datagrams) = (None, None, None, quic);
+    frame::to_bytes(&ServerMessage::Welcome {
+        towpath,
+        challenge,
+        grant_challenge,
+        observed,
+        datagrams,
+        quic,
+    })
+    .unwrap()
 }
 
 /// Welcomes every TCP client, on a port that is not bound for UDP.

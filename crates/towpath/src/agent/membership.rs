@@ -14,8 +14,8 @@ use super::consent::{confirm, is_accepted, show};
 use crate::error::CliError;
 use crate::ui::Ui;
 use crate::upload::{
-    AcceptedConsent, CollectorUrl, DeviceClient, DeviceFile, JoinedDevice, discard_waiting,
-    warn_if_exposed,
+    AcceptedConsent, CollectorUrl, DeviceClient, DeviceFile, JoinedDevice, OwnerLimits,
+    discard_waiting, warn_if_exposed,
 };
 
 /// Maximum length of a code in bytes.
@@ -93,14 +93,15 @@ pub(super) fn join(
     }
     // The code works once, so the token must not be lost.
     file.verify_writable()?;
-    let (name, token) = client.join(&JoinRequest {
+    let (name, token, campaign_key) = client.join(&JoinRequest {
         code,
         consent: consent.version,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         platform: format!("{OS} {ARCH}"),
     })?;
     let consent = AcceptedConsent::new(&consent, now_us);
-    let device = JoinedDevice { collector: url.clone(), name, token, ca, consent };
+    let (collector, limits) = (url.clone(), OwnerLimits::default());
+    let device = JoinedDevice { collector, name, token, ca, consent, campaign_key, limits };
     if let Err(error) = file.store(&device) {
         let text = format!("{url} knows this device as `{}`, but its token is lost", device.name);
         let hint = "ask the operator to revoke the device, and for a new code".to_owned();
@@ -146,6 +147,8 @@ pub(super) fn forget(
         return forget_locally(arguments, file, terminal, ui);
     }
     let device = file.load_joined()?;
+    #[cfg(target_os = "linux")]
+    super::journal::verify_unused(file)?;
     let (url, token) = (device.collector.clone(), Some(device.token.clone()));
     let client = DeviceClient::new(url.clone(), token, device.ca.as_deref())?;
     ui.progress(&format!("all runs of `{}` on {url} will be deleted", device.name));
@@ -167,6 +170,8 @@ pub(super) fn forget(
         return Ok(ExitCode::from(1));
     }
     discard_queue(&url, arguments, ui);
+    #[cfg(target_os = "linux")]
+    super::journal::remove(file)?;
     file.remove()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -183,6 +188,8 @@ fn forget_locally(
         ui.progress(&format!("nothing to remove: no {path}"));
         return Ok(ExitCode::SUCCESS);
     }
+    #[cfg(target_os = "linux")]
+    super::journal::verify_unused(file)?;
     // An unreadable state is removed without its queue.
     let device = file.load().unwrap_or_default();
     ui.progress(&format!("{path} will be removed; stored runs stay on the collector"));
@@ -193,6 +200,8 @@ fn forget_locally(
     if let Some(device) = device {
         discard_queue(&device.collector, arguments, ui);
     }
+    #[cfg(target_os = "linux")]
+    super::journal::remove(file)?;
     file.remove()?;
     writeln!(ui.out, "removed {path}")?;
     Ok(ExitCode::SUCCESS)

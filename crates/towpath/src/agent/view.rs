@@ -93,7 +93,9 @@ fn error_warning(error: &DeviceError) -> Warning {
     let Refusal { text, hint } = error.refusal().clone();
     match error {
         DeviceError::UnknownToken(_) => Warning { text, hint: Some(LOCAL_HINT.to_owned()) },
-        DeviceError::Unreachable(_) | DeviceError::Refused(_) => Warning { text, hint },
+        DeviceError::Unreachable(_) | DeviceError::Foreign(_) | DeviceError::Refused(_) => {
+            Warning { text, hint }
+        }
     }
 }
 
@@ -121,7 +123,9 @@ fn status_json(device: &JoinedDevice, state: &Result<DeviceState, DeviceError>) 
         Ok(_) => ("active", None),
         Err(DeviceError::Unreachable(refusal)) => ("unreachable", Some(&refusal.text)),
         Err(DeviceError::UnknownToken(refusal)) => ("unknown", Some(&refusal.text)),
-        Err(DeviceError::Refused(refusal)) => ("refused", Some(&refusal.text)),
+        Err(DeviceError::Foreign(refusal) | DeviceError::Refused(refusal)) => {
+            ("refused", Some(&refusal.text))
+        }
     };
     let state = state.as_ref().ok();
     json!({
@@ -204,7 +208,7 @@ fn date_of(time_us: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upload::{AcceptedConsent, CollectorUrl, Token};
+    use crate::upload::{AcceptedConsent, CollectorUrl, OwnerLimits, Token};
 
     fn device() -> JoinedDevice {
         JoinedDevice {
@@ -217,6 +221,8 @@ mod tests {
                 sha256: "0".repeat(64),
                 accepted_us: 1_790_000_000_000_000,
             },
+            campaign_key: None,
+            limits: OwnerLimits::default(),
         }
     }
 

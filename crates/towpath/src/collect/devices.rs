@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 
 use serde_json::json;
-use towpath_collect::{Device, Store, run_to_end};
+use towpath_collect::{Device, OpenInvitation, Store, run_to_end};
 use towpath_os::clock::unix_us;
 use towpath_result::device::MAX_CONSENT_BYTES;
 use towpath_result::format;
@@ -52,8 +52,11 @@ fn invite(arguments: &InviteDeviceArguments, ui: &mut Ui) -> Result<(), CliError
 }
 
 fn list(arguments: &ListDevicesArguments, ui: &mut Ui) -> Result<(), CliError> {
-    let devices =
-        run_to_end(async { Store::open(&store_config(&arguments.store)).await?.devices().await })?;
+    let now_us = i64::try_from(unix_us()).unwrap_or(i64::MAX);
+    let (devices, invitations) = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        Ok((store.devices().await?, store.open_invitations(now_us).await?))
+    })?;
     if !arguments.json {
         writeln!(
             ui.out,
@@ -62,16 +65,19 @@ fn list(arguments: &ListDevicesArguments, ui: &mut Ui) -> Result<(), CliError> {
         )?;
     }
     for device in devices {
-        let Device { token, consent, version, platform, joined_us, runs, bytes } = device;
+        let Device { token, consent, version, platform, joined_us, withdrawn_us, runs, bytes } =
+            device;
         if arguments.json {
             let line = json!({
                 "id": token.id,
                 "name": token.name,
+                "state": if token.revoked_us.is_some() { "revoked" } else { "joined" },
                 "joined_us": joined_us,
                 "used_us": token.used_us,
                 "version": version,
                 "platform": platform,
                 "consent": consent,
+                "withdrawn_us": withdrawn_us,
                 "runs": runs,
                 "bytes": bytes,
                 "revoked_us": token.revoked_us,
@@ -89,6 +95,27 @@ fn list(arguments: &ListDevicesArguments, ui: &mut Ui) -> Result<(), CliError> {
             token.name
         )?;
     }
+    list_invitations(&invitations, arguments.json, ui)
+}
+
+/// Lists invitations below the devices.
+fn list_invitations(
+    invitations: &[OpenInvitation],
+    json: bool,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    if !invitations.is_empty() && !json {
+        writeln!(ui.out)?;
+        writeln!(ui.out, "{:24} expires", "invited")?;
+    }
+    for OpenInvitation { name, expires_us } in invitations {
+        if json {
+            let line = json!({ "name": name, "state": "invited", "expires_us": expires_us });
+            writeln!(ui.out, "{line}")?;
+        } else {
+            writeln!(ui.out, "{name:24} {}", date(Some(*expires_us)))?;
+        }
+    }
     Ok(())
 }
 
@@ -104,7 +131,10 @@ fn revoke(arguments: &RevokeDeviceArguments, ui: &mut Ui) -> Result<(), CliError
 fn show_consent(arguments: &ShowConsentArguments, ui: &mut Ui) -> Result<(), CliError> {
     let consent =
         run_to_end(async { Store::open(&store_config(&arguments.store)).await?.consent().await })?;
-    write!(ui.out, "{}", consent.text)?;
+    // An argument of a format is one line: its line ends would be escaped.
+    for line in consent.text.lines() {
+        writeln!(ui.out, "{line}")?;
+    }
     ui.progress(&format!("version {}", consent.version));
     Ok(())
 }

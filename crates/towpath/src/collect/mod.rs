@@ -2,18 +2,26 @@
 //! contain the collector itself.
 
 #[cfg(feature = "collect")]
+mod audit;
+#[cfg(feature = "collect")]
+mod campaigns;
+#[cfg(feature = "collect")]
 mod devices;
 mod diff;
 #[cfg(feature = "collect")]
 mod server;
+#[cfg(feature = "collect")]
+mod servers;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::amounts;
 use crate::error::CliError;
 use crate::ui::Ui;
 
@@ -35,6 +43,7 @@ enum CollectCommand {
     Restore(RestoreArguments),
     Purge(PurgeArguments),
     Export(ExportArguments),
+    Audit(AuditArguments),
     Diff(diff::DiffArguments),
     /// Create, list or revoke the tokens that allow access
     Token {
@@ -45,6 +54,16 @@ enum CollectCommand {
     Device {
         #[command(subcommand)]
         command: DeviceCommand,
+    },
+    /// Create, show, pause or end campaigns, which are measurements on devices
+    Campaign {
+        #[command(subcommand)]
+        command: CampaignCommand,
+    },
+    /// List the test servers of devices
+    Server {
+        #[command(subcommand)]
+        command: TestServerCommand,
     },
     /// Show or change the text that owners of devices accept
     Consent {
@@ -87,6 +106,9 @@ struct ServeArguments {
     /// Let every client read all runs
     #[arg(long)]
     public: bool,
+    /// Time after which devices ask for campaigns again, from 1 s
+    #[arg(long, value_name = "TIME", default_value = "5 min", value_parser = poll_interval)]
+    poll: Duration,
 }
 
 /// Print a link that logs a browser in
@@ -104,7 +126,7 @@ struct LoginArguments {
 /// Save all runs and tokens in a folder
 ///
 /// The collector may run meanwhile. A backup into the same folder writes only the records of new
-/// runs.
+/// runs, and removes those of runs that the collector no longer has.
 #[derive(Debug, Args)]
 struct BackupArguments {
     #[command(flatten)]
@@ -157,6 +179,35 @@ struct ExportArguments {
     /// Tables to write: `runs`, or a table of `towpath report --csv` [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tables: Vec<String>,
+    /// Write one table in which no device can be recognised: each combination of attributes belongs
+    /// to at least K devices, from 2
+    ///
+    /// The table `anonymous-runs.parquet` has no identifiers, names or addresses of devices, and no
+    /// verdicts or warnings. Rare attributes become less exact, or are left out. Runs that are still
+    /// rare are left out.
+    #[arg(
+        long,
+        value_name = "K",
+        conflicts_with = "tables",
+        value_parser = clap::value_parser!(u32).range(2..)
+    )]
+    anonymous: Option<u32>,
+}
+
+/// List the actions of administrators
+///
+/// The log has tokens, devices, consent texts, campaigns, purges, backups and deletions by the
+/// owners of devices. Entries cannot be removed.
+#[derive(Debug, Args)]
+struct AuditArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// First day (UTC), such as `2026-11-28` [default: all]
+    #[arg(long, value_name = "DAY")]
+    since: Option<String>,
+    /// Print JSON, one line for each entry
+    #[arg(short = 'J', long)]
+    json: bool,
 }
 
 /// Reads an age in days or hours.
@@ -177,6 +228,14 @@ fn age(text: &str) -> Result<Duration, String> {
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = age(text)?;
     if lifetime.is_zero() { Err("expected at least `1h`".to_owned()) } else { Ok(lifetime) }
+}
+
+/// Reads the interval at which devices ask for campaigns.
+fn poll_interval(text: &str) -> Result<Duration, String> {
+    const RANGE: RangeInclusive<Duration> =
+        Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
+    let interval = amounts::time(text)?;
+    if RANGE.contains(&interval) { Ok(interval) } else { Err("expected 1 s to 168 h".to_owned()) }
 }
 
 #[derive(Debug, Subcommand)]
@@ -247,11 +306,13 @@ struct InviteDeviceArguments {
 }
 
 /// List all devices with their runs and their accepted versions of the consent text
+///
+/// Invitations that are not used yet follow the devices.
 #[derive(Debug, Args)]
 struct ListDevicesArguments {
     #[command(flatten)]
     store: StoreArguments,
-    /// Print JSON, one line for each device
+    /// Print JSON, one line for each device and each open invitation
     #[arg(short = 'J', long)]
     json: bool,
 }
@@ -266,6 +327,95 @@ struct RevokeDeviceArguments {
     /// Name of the device, or identifier of its token
     #[arg(value_name = "NAME")]
     name: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum CampaignCommand {
+    Example(ExampleCampaignArguments),
+    Create(CreateCampaignArguments),
+    List(ListCampaignsArguments),
+    Show(ShowCampaignArguments),
+    /// Let devices make no runs until `resume`; they report these runs as missing
+    Pause(ChangeCampaignArguments),
+    /// Let devices continue with a paused campaign
+    Resume(ChangeCampaignArguments),
+    /// End a campaign before its time; its results stay
+    End(ChangeCampaignArguments),
+}
+
+/// Print a campaign to start from
+#[derive(Debug, Args)]
+struct ExampleCampaignArguments {
+    /// Print a campaign for devices that move
+    #[arg(long)]
+    mobile: bool,
+}
+
+/// Check and sign a campaign, and offer it to all devices
+///
+/// `towpath schema campaign-keys` describes the file. A campaign cannot be changed later.
+#[derive(Debug, Args)]
+struct CreateCampaignArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// File of the campaign, in TOML
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// List all campaigns
+#[derive(Debug, Args)]
+struct ListCampaignsArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Print JSON, one line for each campaign
+    #[arg(short = 'J', long)]
+    json: bool,
+}
+
+/// Compare the planned runs of a campaign with the results
+///
+/// A run counts as stored when its result is here. Runs without one are counted by the reason that
+/// the device reports.
+#[derive(Debug, Args)]
+struct ShowCampaignArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name of the campaign
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// List each planned run without a result
+    #[arg(long)]
+    missing: bool,
+    /// Print JSON
+    #[arg(short = 'J', long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ChangeCampaignArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Name of the campaign
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum TestServerCommand {
+    List(ListTestServersArguments),
+}
+
+/// List all test servers with their addresses and their load
+///
+/// Devices are sent to a server that is up: its last message is less than 90 s old.
+#[derive(Debug, Args)]
+struct ListTestServersArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Print JSON, one line for each server
+    #[arg(short = 'J', long)]
+    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -299,6 +449,8 @@ enum TokenRole {
     Viewer,
     /// Uploads runs, and reads nothing
     Uploader,
+    /// Sends heartbeats of a test server
+    Server,
     /// Does everything, which includes tokens
     Admin,
     /// Refused with a hint: a device gets its token when it joins
@@ -339,6 +491,15 @@ mod tests {
         assert_eq!(lifetime("12 hours"), Ok(Duration::from_secs(12 * 3_600)));
         for text in ["0d", "0h", "7", "d", "-1d", "99999999999999999999d", ""] {
             assert!(lifetime(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn devices_ask_for_campaigns_at_most_once_a_second() {
+        assert_eq!(poll_interval("5 min"), Ok(Duration::from_secs(300)));
+        assert_eq!(poll_interval("1"), Ok(Duration::from_secs(1)));
+        for text in ["0", "999 ms", "-1", "200 h", "soon", ""] {
+            assert!(poll_interval(text).is_err(), "{text}");
         }
     }
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use towpath_collect::{
-    BucketConfig, CollectError, MaintenanceReport, Role, ServerConfig, Store, StoreConfig,
-    interrupt, run_to_end, serve,
+    AnonymousReport, BucketConfig, CampaignError, CollectError, Role, ServerConfig, Store,
+    StoreConfig, interrupt, run_to_end, serve,
 };
 use towpath_os::clock::unix_us;
 use towpath_os::files::{Dir, ReadAccess};
@@ -16,7 +16,7 @@ use towpath_result::{Warning, format};
 use super::{
     BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ExportArguments,
     ListTokensArguments, LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments,
-    ServeArguments, StoreArguments, TokenCommand, TokenRole, devices,
+    ServeArguments, StoreArguments, TokenCommand, TokenRole, audit, campaigns, devices, servers,
 };
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -33,12 +33,15 @@ pub(super) fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<Ex
         CollectCommand::Diff(_) => {} // does not concern this host
         CollectCommand::Purge(arguments) => purge(arguments, ui)?,
         CollectCommand::Export(arguments) => export(arguments, ui)?,
+        CollectCommand::Audit(arguments) => audit::audit(arguments, ui)?,
         CollectCommand::Token { command } => match command {
             TokenCommand::Create(arguments) => create_token(arguments, ui)?,
             TokenCommand::List(arguments) => list_tokens(arguments, ui)?,
             TokenCommand::Revoke(arguments) => revoke_token(arguments, ui)?,
         },
         CollectCommand::Device { command } => devices::administer(command, ui)?,
+        CollectCommand::Campaign { command } => campaigns::administer(command, ui)?,
+        CollectCommand::Server { command } => servers::administer(command, ui)?,
         CollectCommand::Consent { command } => devices::consent(command, ui)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -68,18 +71,14 @@ fn serve_site(arguments: &ServeArguments, ui: &mut Ui) -> Result<(), CliError> {
         listen: arguments.listen,
         public_url: arguments.url.clone(),
         public_read: arguments.public,
+        poll_interval: arguments.poll,
     };
     towpath_collect::log_to_stderr();
     Ok(run_to_end(async {
         let store = Store::open(&store_config).await?;
         let on_ready = |url: &str| {
             ui.progress(&format!("listening on {url}, data in {}", store_config.dir.display()));
-            let dir = &arguments.store.dir;
-            let dir = if dir.as_os_str() == "towpath-collector" {
-                String::new()
-            } else {
-                format!(" --dir {}", dir.display())
-            };
+            let dir = dir_option(&arguments.store);
             ui.progress(&format!("hint: `towpath collect login{dir}` prints a link for a browser"));
         };
         serve(store, config, on_ready, interrupt()?).await
@@ -172,7 +171,7 @@ fn backup(arguments: &BackupArguments, ui: &mut Ui) -> Result<(), CliError> {
     let report = run_to_end(async {
         Store::open(&store_config(&arguments.store)).await?.backup(&arguments.target).await
     })?;
-    writeln!(ui.out, "saved {}", amount(report))?;
+    writeln!(ui.out, "saved {report}")?;
     Ok(())
 }
 
@@ -190,7 +189,7 @@ fn restore(arguments: &RestoreArguments, ui: &mut Ui) -> Result<(), CliError> {
             format!("; {} left out, deleted by their devices", format::count(withdrawn, "run"))
         }
     };
-    writeln!(ui.out, "restored {}{skipped}{withdrawn}", amount(report))?;
+    writeln!(ui.out, "restored {report}{skipped}{withdrawn}")?;
     Ok(())
 }
 
@@ -202,11 +201,14 @@ fn purge(arguments: &PurgeArguments, ui: &mut Ui) -> Result<(), CliError> {
         store.purge(before_us, arguments.dry_run).await
     })?;
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
-    writeln!(ui.out, "{verb} {}", amount(report))?;
+    writeln!(ui.out, "{verb} {report}")?;
     Ok(())
 }
 
 fn export(arguments: &ExportArguments, ui: &mut Ui) -> Result<(), CliError> {
+    if let Some(devices) = arguments.anonymous {
+        return export_anonymously(arguments, devices, ui);
+    }
     let report = run_to_end(async {
         let store = Store::open(&store_config(&arguments.store)).await?;
         store.export(&arguments.parquet, &arguments.query, &arguments.tables).await
@@ -216,9 +218,32 @@ fn export(arguments: &ExportArguments, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Formats an amount of runs: `3 runs, 1.2 MB`.
-fn amount(report: MaintenanceReport) -> String {
-    format!("{}, {}", format::count(report.runs, "run"), format::bytes(report.bytes))
+fn export_anonymously(
+    arguments: &ExportArguments,
+    devices: u32,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    let report = run_to_end(async {
+        let store = Store::open(&store_config(&arguments.store)).await?;
+        store.export_anonymously(&arguments.parquet, &arguments.query, devices as usize).await
+    })?;
+    let AnonymousReport { runs, generalised, suppressed } = report;
+    let devices = format::count(devices.into(), "device");
+    ui.progress(&format!("{} with less exact attributes", format::count(generalised, "row")));
+    let left_out = format::count(suppressed, "run");
+    ui.progress(&format!("{left_out} left out: fewer than {devices} have such runs"));
+    let runs = format::count(runs, "run");
+    writeln!(ui.out, "exported {runs} to {}", arguments.parquet.display())?;
+    Ok(())
+}
+
+/// Returns the option that names the collector's folder in a hint; empty for the default.
+pub(super) fn dir_option(arguments: &StoreArguments) -> String {
+    let dir = &arguments.dir;
+    if dir.as_os_str() == "towpath-collector" {
+        return String::new();
+    }
+    format!(" --dir {}", dir.display())
 }
 
 pub(super) fn store_config(arguments: &StoreArguments) -> StoreConfig {
@@ -233,6 +258,7 @@ fn role(choice: TokenRole) -> Result<Role, CliError> {
     match choice {
         TokenRole::Viewer => Ok(Role::Viewer),
         TokenRole::Uploader => Ok(Role::Uploader),
+        TokenRole::Server => Ok(Role::Server),
         TokenRole::Admin => Ok(Role::Admin),
         TokenRole::Device => Err(CliError::Unavailable {
             what: "a device gets its token when it joins".to_owned(),
@@ -243,6 +269,10 @@ fn role(choice: TokenRole) -> Result<Role, CliError> {
 
 impl From<CollectError> for CliError {
     fn from(error: CollectError) -> Self {
+        // Mistakes in a campaign have the same layout as those in a scenario.
+        if let CollectError::Campaign(CampaignError::Mistakes(errors)) = error {
+            return Self::Scenario(errors);
+        }
         let hint = error.hint();
         Self::failed(error, hint)
     }

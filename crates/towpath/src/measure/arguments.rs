@@ -165,6 +165,13 @@ pub(crate) struct MeasureArguments {
     /// Options from the configuration file, for the result's conditions.
     #[arg(skip)]
     pub(crate) defaults: Vec<String>,
+    /// Keys of the flow with values as TOML, from a campaign, whose patterns have no other defaults
+    /// than a scenario's. `None` for a command line.
+    #[arg(skip)]
+    pub(crate) flow_keys: Option<Vec<(String, String)>>,
+    /// Further conditions of the result.
+    #[arg(skip)]
+    pub(crate) conditions: Vec<(String, String)>,
 }
 
 impl MeasureArguments {

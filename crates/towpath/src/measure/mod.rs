@@ -1,6 +1,7 @@
 //! `towpath measure`: measures traffic to a server.
 
 mod arguments;
+mod device_run;
 mod mobile;
 mod plan;
 mod servers;
@@ -20,6 +21,7 @@ use towpath_result::{Record, Warning};
 use towpath_scenario::{Scenario, Transport, World};
 
 pub(crate) use arguments::MeasureArguments;
+pub(crate) use device_run::{DeviceRun, PreparedRun, measure_together};
 
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
@@ -46,8 +48,7 @@ fn measure_all(
     let build_scenario = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
     let scenario = build_scenario(arguments.udping || arguments.is_session())?;
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
-    let transports = plan::unique(arguments.transports());
-    prepare(arguments, &transports, ui)?;
+    let transports = prepare(arguments, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let (mut runs, place) = (Vec::new(), (&folder, uploader));
@@ -203,12 +204,9 @@ fn is_pinned(arguments: &MeasureArguments, transport: Transport) -> bool {
 }
 
 /// Requests priority. For a pinned certificate, says that TLS is added, or rejects options that TLS
-/// excludes.
-fn prepare(
-    arguments: &MeasureArguments,
-    transports: &[Transport],
-    ui: &mut Ui,
-) -> Result<(), CliError> {
+/// excludes. Returns the transports without duplicates.
+fn prepare(arguments: &MeasureArguments, ui: &mut Ui) -> Result<Vec<Transport>, CliError> {
+    let transports = plan::unique(arguments.transports());
     if arguments.rt {
         request_priority(ui);
     }
@@ -218,7 +216,7 @@ fn prepare(
         .map(ToString::to_string)
         .collect();
     if pinned_transports.is_empty() || arguments.tls {
-        return Ok(());
+        return Ok(transports);
     }
     let transport_names = pinned_transports.join(" and ");
     if arguments.skip_rx_copy {
@@ -230,7 +228,7 @@ fn prepare(
         });
     }
     ui.progress(&format!("--server-cert uses TLS for {transport_names}, as with --tls"));
-    Ok(())
+    Ok(transports)
 }
 
 fn test_plan(

@@ -30,6 +30,7 @@ pub(super) fn scenario(
         let parsed = Scenario::parse("the scenario of these arguments", &generated.text, &no_files);
         let mut scenario = parsed.map_err(|errors| generated.attribute_errors(&errors))?;
         scenario.remarks.extend(config_condition(&arguments.defaults));
+        scenario.remarks.extend(arguments.conditions.iter().cloned());
         Ok(scenario)
     };
     let scenario = parse(scenario_toml(arguments, (host, paths), None)?)?;
@@ -178,13 +179,15 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
         keys.extend(value.map(|value| (key.to_owned(), value)));
     };
     add("duration", arguments.time.map(|time| quoted(&duration_text(time))));
-    let needs_max_session = arguments.is_session() && arguments.time.is_none();
+    let is_campaign = arguments.flow_keys.is_some();
+    let needs_max_session = arguments.is_session() && arguments.time.is_none() && !is_campaign;
     add("duration", needs_max_session.then(|| quoted(MAX_SESSION)));
     let needs_default_duration = pattern(arguments) == "bulk"
         && arguments.time.is_none()
         && arguments.bytes.is_none()
         && arguments.preset.is_none()
-        && !arguments.set.iter().any(|set| set.starts_with("size") || set.starts_with("duration"));
+        && !arguments.set.iter().any(|set| set.starts_with("size") || set.starts_with("duration"))
+        && !is_campaign;
     add("duration", needs_default_duration.then(|| "\"10 s\"".to_owned()));
     add("size", arguments.bytes.map(|bytes| format!("\"{bytes} B\"")));
     add("streams", arguments.parallel.map(|streams| streams.to_string()));
@@ -201,6 +204,7 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
         add("bitrate", rate);
         add("length", arguments.length.map(|bytes| format!("\"{bytes} B\"")));
     }
+    keys.extend(arguments.flow_keys.iter().flatten().cloned());
     for set in &arguments.set {
         let (key, value) = set.split_once('=').ok_or_else(|| CliError::Unavailable {
             what: format!("`--set {set}` has no value"),

@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::time::Duration;
 
 use towpath_result::format::text::{clean, cut};
+use towpath_result::prefix::shorten_all;
 use towpath_result::upload::{
     ErrorReply, FIRST_HEADER, HOST_HEADER, LIVE_MEDIA_TYPE, RESULT_MEDIA_TYPE, SIZE_HEADER,
     TIME_HEADER, UploadReply,
@@ -112,6 +113,11 @@ impl Client {
         Self { is_device, ..self }
     }
 
+    /// Returns true if the token is that of a device that has joined.
+    pub(super) fn is_device(&self) -> bool {
+        self.is_device
+    }
+
     /// Fetches the row of a run. Fails with a reason and a hint.
     pub(super) fn get(
         url: &CollectorUrl,
@@ -180,7 +186,9 @@ impl Client {
             .header(header::CONTENT_TYPE, LIVE_MEDIA_TYPE)
             .header(FIRST_HEADER, first.to_string())
             .header(HOST_HEADER, host);
-        match request.send(text) {
+        // The owner of a device has agreed to network prefixes only.
+        let text = if self.is_device { shorten_all(text) } else { text.into() };
+        match request.send(text.as_ref()) {
             Ok(response) if response.status().is_success() => PostOutcome::Accepted,
             Ok(response) if response.status().is_server_error() => PostOutcome::Failed,
             Ok(_) => PostOutcome::Refused,
@@ -313,7 +321,7 @@ pub(super) fn agent(url: &CollectorUrl, roots: Option<RootCerts>) -> Agent {
 }
 
 /// Returns true if the server's certificate was refused, which rustls reports as invalid data.
-fn is_certificate_error(error: &ureq::Error) -> bool {
+pub(super) fn is_certificate_error(error: &ureq::Error) -> bool {
     let ureq::Error::Io(error) = error else { return matches!(error, ureq::Error::Rustls(_)) };
     error.kind() == io::ErrorKind::InvalidData
         && error.get_ref().is_some_and(|inner| {

@@ -8,6 +8,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_result::format;
 use towpath_result::frames::FrameReader;
 use towpath_result::input::{self, ReadBudget};
+use towpath_result::prefix;
 use towpath_result::store::{StoreError, read_run_within};
 use towpath_result::upload::{MAX_COMPRESSED_BYTES, MAX_EXPANDED_BYTES, content_hash};
 
@@ -42,8 +43,17 @@ pub(super) struct ContentFacts {
     pub(super) started_us: Option<u64>,
 }
 
+/// Form of the IP addresses in an uploaded result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressForm {
+    /// Addresses as measured.
+    Full,
+    /// Network prefixes: /24 of IPv4, /48 of IPv6.
+    Prefix,
+}
+
 /// Reads a result file, and compresses it unless it is compressed.
-pub(super) fn pack(path: &Path) -> Result<PackedResult, ContentError> {
+pub(super) fn pack(path: &Path, addresses: AddressForm) -> Result<PackedResult, ContentError> {
     let file = input::open(path)?;
     let modified_us = file.metadata()?.modified().ok().and_then(to_unix_us);
     let is_compressed = path.extension().is_some_and(|extension| extension == "zst");
@@ -53,13 +63,30 @@ pub(super) fn pack(path: &Path) -> Result<PackedResult, ContentError> {
     if bytes.len() as u64 > max_bytes {
         return Err(ContentError::TooLarge(max_bytes));
     }
-    if !is_compressed {
+    if addresses == AddressForm::Prefix {
+        bytes = shorten(&bytes, is_compressed)?;
+    } else if !is_compressed {
         bytes = compress_to_vec(&bytes[..], CompressionLevel::Fastest);
     }
     if bytes.len() as u64 > MAX_COMPRESSED_BYTES {
         return Err(ContentError::TooLarge(MAX_COMPRESSED_BYTES));
     }
     Ok(PackedResult { facts: inspect(&bytes)?, bytes, modified_us })
+}
+
+/// Shortens all addresses, and compresses the result.
+fn shorten(bytes: &[u8], is_compressed: bool) -> Result<Vec<u8>, ContentError> {
+    let mut text = String::new();
+    let limit = MAX_EXPANDED_BYTES + 1;
+    if is_compressed {
+        BufReader::new(FrameReader::new(bytes)?).take(limit).read_to_string(&mut text)?;
+    } else {
+        bytes.take(limit).read_to_string(&mut text)?;
+    }
+    if text.len() as u64 > MAX_EXPANDED_BYTES {
+        return Err(ContentError::TooLarge(MAX_EXPANDED_BYTES));
+    }
+    Ok(compress_to_vec(prefix::shorten_all(&text).as_bytes(), CompressionLevel::Fastest))
 }
 
 /// Reads the properties of a compressed result, of which only the first record is parsed.
@@ -92,19 +119,40 @@ mod tests {
     use super::*;
     use crate::upload::fixtures::{RESULT, TestFolder, result};
 
+    const FULL: AddressForm = AddressForm::Full;
+
     #[test]
     fn a_plain_and_a_compressed_file_have_the_same_content() {
         let folder = TestFolder::new("content-equal");
         let (plain, packed) = (folder.path("a.jsonl"), folder.path("a.jsonl.zst"));
         fs::write(&plain, RESULT).unwrap();
         fs::write(&packed, compress_to_vec(RESULT.as_bytes(), CompressionLevel::Fastest)).unwrap();
-        let (plain, packed) = (pack(&plain).unwrap(), pack(&packed).unwrap());
+        let (plain, packed) = (pack(&plain, FULL).unwrap(), pack(&packed, FULL).unwrap());
         assert_eq!(plain.facts, packed.facts);
         assert_eq!(content_hash(RESULT.as_bytes()).unwrap(), {
             (plain.facts.hash.clone(), plain.facts.expanded_bytes)
         });
         assert_eq!(inspect(&plain.bytes).unwrap(), plain.facts);
         assert!(plain.modified_us.is_some());
+    }
+
+    #[test]
+    fn the_result_of_a_device_has_prefixes_only() {
+        let folder = TestFolder::new("content-prefix");
+        let (plain, packed) = (folder.path("a.jsonl"), folder.path("a.jsonl.zst"));
+        let text = RESULT.replacen("\"seed\":", "\"text\":\"203.0.113.7:443\",\"seed\":", 1);
+        assert_ne!(text, RESULT);
+        fs::write(&plain, &text).unwrap();
+        fs::write(&packed, compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)).unwrap();
+        let expected = content_hash(prefix::shorten_all(&text).as_bytes()).unwrap();
+        for path in [&plain, &packed] {
+            let short = pack(path, AddressForm::Prefix).unwrap();
+            assert_eq!((short.facts.hash.clone(), short.facts.expanded_bytes), expected);
+            assert_eq!(inspect(&short.bytes).unwrap(), short.facts);
+            assert_ne!(pack(path, FULL).unwrap().facts.hash, short.facts.hash);
+        }
+        fs::write(&packed, b"no frame").unwrap();
+        assert!(pack(&packed, AddressForm::Prefix).is_err());
     }
 
     #[test]
@@ -121,15 +169,15 @@ mod tests {
         let other = folder.path("other.jsonl");
         for content in ["", "text\n", "{\"type\":\"meta\"}\n"] {
             fs::write(&other, content).unwrap();
-            assert!(pack(&other).is_err(), "{content}");
+            assert!(pack(&other, FULL).is_err(), "{content}");
         }
         let broken = folder.path("broken.jsonl.zst");
         let whole = compress_to_vec(RESULT.as_bytes(), CompressionLevel::Fastest);
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
             fs::write(&broken, &whole[..length]).unwrap();
-            assert!(pack(&broken).is_err(), "{length}");
+            assert!(pack(&broken, FULL).is_err(), "{length}");
         }
-        assert!(matches!(pack(&folder.path("none.jsonl")), Err(ContentError::Io(_))));
+        assert!(matches!(pack(&folder.path("none.jsonl"), FULL), Err(ContentError::Io(_))));
     }
 
     #[test]

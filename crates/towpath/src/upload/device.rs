@@ -5,6 +5,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use towpath_campaign::{
+    CAMPAIGNS_PATH, CampaignList, OUTCOMES_PATH, Outcome, OutcomeReply, OutcomeReport, PublicKey,
+    SERVERS_PATH, ServerList,
+};
 use towpath_result::device::{
     CONSENT_PATH, ConsentChange, ConsentText, DEVICE_CONSENT_PATH, DEVICE_PATH, DEVICE_RUNS_PATH,
     DeviceRun, DeviceState, ForgetReply, JOIN_PATH, JoinReply, JoinRequest, MAX_CONSENT_BYTES,
@@ -37,16 +41,19 @@ pub(crate) enum DeviceError {
     Unreachable(Refusal),
     /// The collector does not know the device's token: it is revoked, or the device has left.
     UnknownToken(Refusal),
-    /// The collector refuses the request, or the reply is not one of a collector.
+    /// The reply is not one of a collector, for instance that of a network's login page.
+    Foreign(Refusal),
+    /// The collector refuses the request.
     Refused(Refusal),
 }
 
 impl DeviceError {
     pub(crate) const fn refusal(&self) -> &Refusal {
         match self {
-            Self::Unreachable(refusal) | Self::UnknownToken(refusal) | Self::Refused(refusal) => {
-                refusal
-            }
+            Self::Unreachable(refusal)
+            | Self::UnknownToken(refusal)
+            | Self::Foreign(refusal)
+            | Self::Refused(refusal) => refusal,
         }
     }
 }
@@ -56,10 +63,12 @@ impl From<DeviceError> for CliError {
         let Refusal { text, hint } = error.refusal().clone();
         let hint = match &error {
             DeviceError::UnknownToken(_) => None, // the device has to leave before it joins again
-            DeviceError::Unreachable(_) | DeviceError::Refused(_) => hint,
+            DeviceError::Unreachable(_) | DeviceError::Foreign(_) | DeviceError::Refused(_) => hint,
         };
         let default_hint = match &error {
-            DeviceError::Unreachable(_) => "try it again later, or check the address",
+            DeviceError::Unreachable(_) | DeviceError::Foreign(_) => {
+                "try it again later, or check the address"
+            }
             DeviceError::UnknownToken(_) => LOCAL_HINT,
             DeviceError::Refused(_) => "ask the operator of the collector",
         };
@@ -100,15 +109,21 @@ impl DeviceClient {
         Ok(consent)
     }
 
-    /// Joins, which uses up the code. Returns the device's name and its token.
-    pub(crate) fn join(&self, request: &JoinRequest) -> Result<(String, Token), DeviceError> {
+    /// Joins, which uses up the code. Returns the device's name, its token, and the key of campaigns.
+    pub(crate) fn join(
+        &self,
+        request: &JoinRequest,
+    ) -> Result<(String, Token, Option<PublicKey>), DeviceError> {
         let reply: JoinReply = self.json(&self.send_json(Method::POST, JOIN_PATH, request)?)?;
         let name = clean(reply.name.trim());
         if name.is_empty() || name.len() > MAX_DEVICE_NAME_BYTES {
             return Err(self.wrong_reply("the name of the device is invalid"));
         }
-        let token = Token::parse(&reply.token);
-        Ok((name, token.ok_or_else(|| self.wrong_reply("the token of the device is invalid"))?))
+        let token = Token::parse(&reply.token)
+            .ok_or_else(|| self.wrong_reply("the token of the device is invalid"))?;
+        let key = reply.campaign_key.map(PublicKey::try_from).transpose();
+        let key = key.map_err(|_| self.wrong_reply("the key of campaigns is invalid"))?;
+        Ok((name, token, key))
     }
 
     /// Fetches the device's state on the collector.
@@ -119,6 +134,22 @@ impl DeviceClient {
     /// Fetches the device's own runs.
     pub(crate) fn runs(&self) -> Result<Vec<DeviceRun>, DeviceError> {
         self.json(&self.send(Method::GET, DEVICE_RUNS_PATH, ())?)
+    }
+
+    /// Fetches the campaigns that are not ended, which are not verified yet.
+    pub(crate) fn campaigns(&self) -> Result<CampaignList, DeviceError> {
+        self.json(&self.send(Method::GET, CAMPAIGNS_PATH, ())?)
+    }
+
+    /// Fetches the test servers of a campaign, with the access of this device.
+    pub(crate) fn servers(&self, campaign: &str) -> Result<ServerList, DeviceError> {
+        self.json(&self.send(Method::GET, &format!("{SERVERS_PATH}?campaign={campaign}"), ())?)
+    }
+
+    /// Sends outcomes of planned runs, at most [`towpath_campaign::MAX_OUTCOMES`].
+    pub(crate) fn report(&self, outcomes: Vec<Outcome>) -> Result<OutcomeReply, DeviceError> {
+        let report = OutcomeReport { outcomes };
+        self.json(&self.send_json(Method::POST, OUTCOMES_PATH, &report)?)
     }
 
     /// Sends the acceptance of a newer consent text.
@@ -163,7 +194,7 @@ impl DeviceClient {
         if parts.status.is_redirection() {
             let hint = Some("give the address of the collector itself".to_owned());
             let text = redirect_text(&self.url, &parts.headers);
-            return Err(DeviceError::Refused(Refusal { text, hint }));
+            return Err(DeviceError::Foreign(Refusal { text, hint }));
         }
         if !parts.status.is_success() {
             return Err(self.refused(parts.status, &bytes));
@@ -198,7 +229,7 @@ impl DeviceClient {
 
     /// Returns the error for a server that is not a collector.
     fn wrong(&self, reason: &str) -> DeviceError {
-        DeviceError::Refused(no_collector(&self.url, reason))
+        DeviceError::Foreign(no_collector(&self.url, reason))
     }
 
     /// Returns the error for a reply of a collector that cannot be used.
@@ -248,10 +279,10 @@ mod tests {
         for status in ["408 A", "429 A", "500 A", "503 A"] {
             assert!(matches!(error(status, "x"), DeviceError::Unreachable(_)), "{status}");
         }
-        let refusal = error("404 A", "<html>").refusal().clone();
-        assert!(refusal.text.contains("is not a collector"), "{refusal:?}");
-        let refusal = error("200 A", "<html>log in</html>").refusal().clone();
-        assert!(refusal.text.contains("is not a collector"), "{refusal:?}");
+        for (status, body) in [("404 A", "<html>"), ("200 A", "<html>log in</html>")] {
+            let DeviceError::Foreign(refusal) = error(status, body) else { panic!("{status}") };
+            assert!(refusal.text.contains("is not a collector"), "{refusal:?}");
+        }
     }
 
     #[test]
@@ -277,7 +308,8 @@ mod tests {
         };
         let join = |name: &str, token: &str| {
             let (name, token) = (name.to_owned(), token.to_owned());
-            let body = serde_json::to_string(&JoinReply { name, token, campaign_key: None }).unwrap();
+            let body =
+                serde_json::to_string(&JoinReply { name, token, campaign_key: None }).unwrap();
             client_for("201 Created", &body).join(&request)
         };
         assert_eq!(join("phone", "towpath_ab").unwrap().0, "phone");

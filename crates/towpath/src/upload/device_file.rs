@@ -9,12 +9,14 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use towpath_campaign::PublicKey;
 use towpath_os::files::{Dir, ReadAccess, UnsafePath};
 use towpath_result::device::ConsentText;
 use towpath_result::upload::content_hash;
 use towpath_scenario::document::{self, KeyPresence, KeySchema, TableSchema, ValueKind, key};
 
 use super::client::Token;
+use super::owner_limits::OwnerLimits;
 use super::url::CollectorUrl;
 use crate::error::CliError;
 
@@ -34,6 +36,9 @@ pub(crate) struct JoinedDevice {
     /// Mozilla.
     pub(crate) ca: Option<PathBuf>,
     pub(crate) consent: AcceptedConsent,
+    /// Key that verifies the collector's campaigns; `None` if it had none when the device joined.
+    pub(crate) campaign_key: Option<PublicKey>,
+    pub(crate) limits: OwnerLimits,
 }
 
 /// Consent text that the owner of the device has accepted.
@@ -55,6 +60,19 @@ impl AcceptedConsent {
     }
 }
 
+const fn limit_key(name: &'static str, doc: &'static str) -> KeySchema {
+    key(name, ValueKind::Text, KeyPresence::Optional("see `towpath agent limits`"), doc)
+}
+
+/// Keys of the owner's limits, in the order of [`OwnerLimits::texts`].
+const LIMIT_KEYS: [KeySchema; 5] = [
+    limit_key("limit-bytes-per-day", "Maximum number of bytes on one day (UTC)"),
+    limit_key("limit-hours", "Hours (UTC) in which runs may be made"),
+    limit_key("limit-interfaces", "Interfaces that runs may use"),
+    limit_key("limit-metered", "Use of metered interfaces"),
+    limit_key("metered-interfaces", "Interfaces that are metered"),
+];
+
 const fn text_key(name: &'static str, doc: &'static str) -> KeySchema {
     key(name, ValueKind::Text, KeyPresence::Required, doc)
 }
@@ -63,31 +81,40 @@ static FILE_SHAPE: TableSchema = TableSchema {
     noun: "the state of a device",
     heading: "agent.toml",
     doc: "Device that has joined a collector.",
-    key_groups: &[&[
-        text_key("collector", "Address of the collector"),
-        text_key("name", "Name of the device"),
-        text_key("token", "Token of the device"),
-        key("ca", ValueKind::Text, KeyPresence::Optional("Mozilla's"), "File with authorities"),
-        key(
-            "consent-version",
-            ValueKind::Integer(1, u32::MAX as u64),
-            KeyPresence::Required,
-            "Version of the accepted consent text",
-        ),
-        text_key("consent-sha256", "SHA-256 of the accepted consent text"),
-        key(
-            "consent-accepted-us",
-            ValueKind::Integer(0, i64::MAX as u64),
-            KeyPresence::Required,
-            "Time of acceptance in microseconds since 1970",
-        ),
-    ]],
+    key_groups: &[
+        &[
+            text_key("collector", "Address of the collector"),
+            text_key("name", "Name of the device"),
+            text_key("token", "Token of the device"),
+            key("ca", ValueKind::Text, KeyPresence::Optional("Mozilla's"), "File with authorities"),
+            key(
+                "consent-version",
+                ValueKind::Integer(1, u32::MAX as u64),
+                KeyPresence::Required,
+                "Version of the accepted consent text",
+            ),
+            text_key("consent-sha256", "SHA-256 of the accepted consent text"),
+            key(
+                "consent-accepted-us",
+                ValueKind::Integer(0, i64::MAX as u64),
+                KeyPresence::Required,
+                "Time of acceptance in microseconds since 1970",
+            ),
+            key(
+                "campaign-key",
+                ValueKind::Text,
+                KeyPresence::Optional("none"),
+                "Key that verifies campaigns",
+            ),
+        ],
+        &LIMIT_KEYS,
+    ],
 };
 
 impl JoinedDevice {
     /// Returns the device as TOML.
     fn to_toml(&self) -> String {
-        let Self { collector, name, token, ca, consent } = self;
+        let Self { collector, name, token, ca, consent, campaign_key, limits } = self;
         let AcceptedConsent { version, sha256, accepted_us } = consent;
         let mut text = "# Device that has joined a collector: written by `towpath agent`.\n\
                         # Keep it secret: the token gives access to the device's runs.\n"
@@ -102,6 +129,12 @@ impl JoinedDevice {
             add("ca", &ca.to_string_lossy());
         }
         add("consent-sha256", sha256);
+        if let Some(key) = campaign_key {
+            add("campaign-key", &key.to_string());
+        }
+        for (key, value) in LIMIT_KEYS.iter().zip(limits.texts()) {
+            add(key.name, &value);
+        }
         let _ = writeln!(text, "consent-version = {version}\nconsent-accepted-us = {accepted_us}");
         text
     }
@@ -113,10 +146,24 @@ impl JoinedDevice {
             let [collector, name, token, sha256] =
                 ["collector", "name", "token", "consent-sha256"].map(&mut text_of);
             let ca = file.take("ca").and_then(|value| value.text()).map(PathBuf::from);
+            let mut optional_text = |key| Some(file.take(key)?.text()?.to_owned());
+            let campaign_key = optional_text("campaign-key");
+            let limits = LIMIT_KEYS.map(|key| optional_text(key.name));
             let mut integer_of = |key, min, max| file.require(key, "")?.integer(min, max);
             let version = integer_of("consent-version", 1, u32::MAX.into());
             let accepted_us = integer_of("consent-accepted-us", 0, i64::MAX as u64);
-            Some((collector?, name?, token?, ca, sha256?, version?, accepted_us?))
+            let file = StateFields {
+                collector: collector?,
+                name: name?,
+                token: token?,
+                ca,
+                sha256: sha256?,
+                version: version?,
+                accepted_us: accepted_us?,
+                campaign_key,
+                limits,
+            };
+            Some(file)
         });
         let device = device.map_err(|errors| {
             let problem = errors.problems().first();
@@ -125,10 +172,30 @@ impl JoinedDevice {
                 None => problem.message.clone(),
             })
         })?;
-        let (collector, name, token, ca, sha256, version, accepted_us) =
-            device.ok_or("a key is missing")?;
+        device.ok_or("a key is missing")?.check()
+    }
+}
+
+/// Values of the file, which are not checked yet.
+#[derive(Debug)]
+struct StateFields {
+    collector: String,
+    name: String,
+    token: String,
+    ca: Option<PathBuf>,
+    sha256: String,
+    version: u64,
+    accepted_us: u64,
+    campaign_key: Option<String>,
+    limits: [Option<String>; 5],
+}
+
+impl StateFields {
+    fn check(self) -> Result<JoinedDevice, String> {
+        let Self { collector, name, token, ca, sha256, version, accepted_us, .. } = self;
         let is_hash = sha256.len() == HASH_DIGITS && sha256.bytes().all(|b| b.is_ascii_hexdigit());
-        Ok(Self {
+        let campaign_key = self.campaign_key.map(PublicKey::try_from).transpose();
+        Ok(JoinedDevice {
             collector: CollectorUrl::parse(&collector).map_err(|error| error.to_string())?,
             name,
             token: Token::parse(&token).ok_or("`token` is not a token")?,
@@ -138,6 +205,8 @@ impl JoinedDevice {
                 sha256: is_hash.then_some(sha256).ok_or("`consent-sha256` is not a hash")?,
                 accepted_us,
             },
+            campaign_key: campaign_key.map_err(|reason| format!("`campaign-key`: {reason}"))?,
+            limits: OwnerLimits::parse(&self.limits)?,
         })
     }
 }
@@ -177,6 +246,12 @@ impl DeviceFile {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Opens the folder of the file, which must exist, for other files of the device.
+    pub(crate) fn existing_folder(&self) -> Result<Dir, CliError> {
+        let (folder, _) = self.parts()?;
+        Dir::existing_private(folder).map_err(|source| self.unwritable(source))
     }
 
     /// Reads the device; `None` without a file.

@@ -14,7 +14,9 @@ mod device_file;
 mod fetch;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod heartbeat;
 mod live;
+mod owner_limits;
 mod send;
 mod spool;
 mod url;
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use towpath_net::Instant;
 use towpath_os::clock::unix_us;
 use towpath_os::files::{UnsafePath, check_secret};
 use towpath_os::{COLLECTOR_TOKEN, Clock, interrupt};
@@ -40,7 +43,11 @@ pub(crate) use client::{Refusal, Token};
 pub(crate) use device::{DeviceClient, DeviceError, LOCAL_HINT};
 pub(crate) use device_file::{AcceptedConsent, DeviceFile, JoinedDevice};
 pub(crate) use fetch::fetch_run;
+pub(crate) use heartbeat::{HeartbeatClient, HeartbeatError, ServerRegistration};
 pub(crate) use live::LiveFeed;
+pub(crate) use owner_limits::{
+    AllowedInterfaces, ByteLimit, HoursLimit, MeteredInterfaces, MeteredPolicy, OwnerLimits,
+};
 pub(crate) use url::CollectorUrl;
 pub(crate) use verb::{UploadVerbArguments, upload};
 
@@ -49,6 +56,7 @@ use crate::files::ResultFolder;
 use crate::ui::Ui;
 
 use client::{Client, parse_roots};
+pub(crate) use content::AddressForm;
 use content::{ContentError, PackedResult, inspect, pack};
 use send::{SendEvent, SendReport, Transfer, WaitReason, send_all};
 use spool::{Queue, QueuedRun, Spool, clean_host, file_text};
@@ -57,6 +65,10 @@ use spool::{Queue, QueuedRun, Spool, clean_host, file_text};
 const MAX_TOKEN_FILE_BYTES: u64 = 10_000;
 /// Maximum size of a file with certificate authorities, in bytes.
 const MAX_ROOTS_BYTES: u64 = 4_000_000;
+/// Time for sending what waits after the user has ended the command.
+const LAST_ATTEMPT_TIME: Duration = Duration::from_secs(5);
+/// Digits of a result's identifier.
+const ID_DIGITS: usize = 20;
 /// Number of addresses that a command prints; of more, it prints the number.
 const MAX_SHOWN_RUNS: usize = 10;
 const SPOOL_HINT: &str =
@@ -98,17 +110,20 @@ impl Uploader {
         if arguments.to.is_none() {
             return Ok(None);
         }
-        Self::new(arguments, (host_name(), None), ui).map(Some)
+        Self::new(arguments, (None, None), ui).map(Some)
     }
 
     /// Creates an uploader for runs of `host`, with another folder than the default one if given.
+    ///
+    /// The default host is this one. A device is known by the name that its operator gave.
     fn new(
         arguments: &UploadArguments,
-        (host, root): (String, Option<&Path>),
+        (host, root): (Option<String>, Option<&Path>),
         ui: &mut Ui,
     ) -> Result<Self, CliError> {
         let url = CollectorUrl::parse(arguments.to.as_deref().unwrap_or_default())?;
-        let client = client(arguments, &url)?;
+        let (client, device) = client(arguments, &url)?;
+        let host = host.or(device).unwrap_or_else(host_name);
         warn_if_exposed(&url, ui);
         let spool = spool(root)?;
         let open = || -> io::Result<Queue> {
@@ -121,6 +136,58 @@ impl Uploader {
         Ok(Self { client, queue, host, command })
     }
 
+    /// Creates an uploader for the runs of a device, which sends with the device's token.
+    pub(crate) fn for_device(device: &JoinedDevice) -> Result<Self, CliError> {
+        let url = device.collector.clone();
+        let roots = device.ca.as_deref().map(read_roots).transpose()?;
+        let client = Client::new(url.clone(), device.token.clone(), roots).with_device(true);
+        let spool = spool(None)?;
+        let open = || -> io::Result<Queue> {
+            let queue = spool.queue(url.as_str())?;
+            queue.remove_leftovers(unix_us())?;
+            Ok(queue)
+        };
+        let queue = open().map_err(|source| spool_error(spool.root(), source))?;
+        let command = format!("towpath upload --to {url}");
+        Ok(Self { client, queue, host: device.name.clone(), command })
+    }
+
+    /// Queues a packed result.
+    pub(crate) fn queue_result(&self, result: &QueueableResult) -> Result<(), CliError> {
+        self.add(&result.packed, result.file.clone())
+    }
+
+    /// Sends all that waits. Returns the reason if no result can be sent until the user changes
+    /// something; other failures are warnings.
+    pub(crate) fn send_waiting(&self, ui: &mut Ui) -> Result<Option<Refusal>, CliError> {
+        let report = self.send(&mut |_, _| Ok(()), ui)?;
+        if let Some(WaitReason::Blocked(refusal)) = report.reason {
+            return Ok(Some(refusal));
+        }
+        if report.reason != Some(WaitReason::Interrupted) {
+            self.warn_of_waiting(&report, ui);
+        }
+        Ok(None)
+    }
+
+    /// Sends what waits after the user has ended the command: one attempt, and within 5 s.
+    pub(crate) fn send_last(&self, ui: &mut Ui) -> Result<(), CliError> {
+        let clock = Clock::start();
+        let mut may_continue =
+            |wait: Duration| wait.is_zero() && clock.now() < Instant::ZERO + LAST_ATTEMPT_TIME;
+        self.send_with(&mut may_continue, &mut |_, _| Ok(()), ui).map(|_| ())
+    }
+
+    /// Returns where the result with this identifier is.
+    pub(crate) fn upload_state(&self, id: &str) -> Result<UploadState, CliError> {
+        let unreadable = |source| spool_error(self.queue.path(), source);
+        if self.queue.waiting().map_err(unreadable)?.iter().any(|hash| hash.starts_with(id)) {
+            return Ok(UploadState::Waiting);
+        }
+        let refusal = self.queue.refusal(id).map_err(unreadable)?;
+        Ok(refusal.map_or(UploadState::Sent, UploadState::Refused))
+    }
+
     /// Returns a sender for the records of one run that begins.
     pub(crate) fn live_feed(&self) -> LiveFeed {
         LiveFeed::new(self.client.clone(), self.host.clone())
@@ -128,7 +195,10 @@ impl Uploader {
 
     /// Queues a result file. Returns the reason if it cannot be uploaded.
     fn queue_file(&self, path: &Path) -> Result<Result<(), ContentError>, CliError> {
-        match pack(path) {
+        // The owner of a device has agreed to prefixes only.
+        let is_device = self.client.is_device();
+        let addresses = if is_device { AddressForm::Prefix } else { AddressForm::Full };
+        match pack(path, addresses) {
             Ok(packed) => self.add(&packed, file_text(path)).map(Ok),
             Err(reason) => Ok(Err(reason)),
         }
@@ -182,9 +252,19 @@ impl Uploader {
         on_stored: &mut dyn FnMut(SendEvent<'_>, &mut Ui) -> Result<(), CliError>,
         ui: &mut Ui,
     ) -> Result<SendReport, CliError> {
+        self.send_with(&mut pause, on_stored, ui)
+    }
+
+    /// Sends what waits. `wait_for` waits before a further attempt, and returns false to end.
+    fn send_with(
+        &self,
+        wait_for: &mut dyn FnMut(Duration) -> bool,
+        on_stored: &mut dyn FnMut(SendEvent<'_>, &mut Ui) -> Result<(), CliError>,
+        ui: &mut Ui,
+    ) -> Result<SendReport, CliError> {
         let mut transfer = Transfer {
             put: &mut |hash, run, bytes| self.client.put(hash, run, bytes),
-            pause: &mut pause,
+            pause: wait_for,
         };
         send_all(&self.queue, &mut transfer, &mut |event| {
             match &event {
@@ -278,6 +358,37 @@ impl Uploader {
     }
 }
 
+/// Result that can be queued, with its identifier.
+#[derive(Debug)]
+pub(crate) struct QueueableResult {
+    packed: PackedResult,
+    file: String,
+}
+
+impl QueueableResult {
+    /// Reads and compresses a result file, with its addresses in this form.
+    pub(crate) fn pack(path: &Path, addresses: AddressForm) -> Result<Self, CliError> {
+        let packed = pack(path, addresses).map_err(|error| CliError::failed(error, None))?;
+        Ok(Self { packed, file: file_text(path) })
+    }
+
+    /// Returns the identifier of the result on collectors.
+    pub(crate) fn id(&self) -> String {
+        self.packed.facts.hash.chars().take(ID_DIGITS).collect()
+    }
+}
+
+/// Place of a result that was queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum UploadState {
+    /// The result waits in the queue.
+    Waiting,
+    /// The collector has refused it for this reason.
+    Refused(String),
+    /// The collector has it.
+    Sent,
+}
+
 /// Warns if other hosts could read the token.
 pub(crate) fn warn_if_exposed(url: &CollectorUrl, ui: &mut Ui) {
     if url.is_exposed() {
@@ -357,11 +468,14 @@ fn spool_error(path: &Path, source: io::Error) -> CliError {
 
 /// Creates a client with the token of the options, of the environment, or of a device that has
 /// joined this collector.
-fn client(arguments: &UploadArguments, url: &CollectorUrl) -> Result<Client, CliError> {
+fn client(
+    arguments: &UploadArguments,
+    url: &CollectorUrl,
+) -> Result<(Client, Option<String>), CliError> {
     let has_token = arguments.token_file.is_some()
         || std::env::var_os(COLLECTOR_TOKEN).is_some_and(|token| !token.is_empty());
     let device = if has_token { None } else { DeviceFile::joined(url)? };
-    let is_device = device.is_some();
+    let name = device.as_ref().map(|device| device.name.clone());
     let mut ca = arguments.ca.clone();
     let token = match device {
         Some(device) => {
@@ -371,7 +485,7 @@ fn client(arguments: &UploadArguments, url: &CollectorUrl) -> Result<Client, Cli
         None => read_token(arguments.token_file.as_deref())?,
     };
     let roots = ca.as_deref().map(read_roots).transpose()?;
-    Ok(Client::new(url.clone(), token, roots).with_device(is_device))
+    Ok((Client::new(url.clone(), token, roots).with_device(name.is_some()), name))
 }
 
 /// Reads the token from a file that others cannot read, or from the environment.
@@ -459,7 +573,7 @@ mod tests {
 
     fn uploader(folder: &TestFolder, to: &str, ui: &mut Ui) -> Result<Uploader, CliError> {
         let root = folder.path("spool");
-        Uploader::new(&arguments(folder, to), ("lab".to_owned(), Some(&root)), ui)
+        Uploader::new(&arguments(folder, to), (Some("lab".to_owned()), Some(&root)), ui)
     }
 
     #[test]
@@ -491,7 +605,7 @@ mod tests {
         );
         let requests = server.requests();
         assert!(requests.iter().all(|request| request.header("towpath-host") == Some("lab")));
-        let modified_us = pack(&plain).unwrap().modified_us.unwrap().to_string();
+        let modified_us = pack(&plain, AddressForm::Full).unwrap().modified_us.unwrap().to_string();
         let times: Vec<_> = requests.iter().map(|request| request.header("towpath-time")).collect();
         assert_eq!(times, [Some(modified_us.as_str()), None]);
         assert!(plain.exists());
@@ -527,7 +641,7 @@ mod tests {
         };
         let refuse = |arguments: &UploadArguments, ui: &mut Ui| {
             let root = folder.path("spool");
-            Uploader::new(arguments, ("lab".to_owned(), Some(&root)), ui).unwrap_err()
+            Uploader::new(arguments, (Some("lab".to_owned()), Some(&root)), ui).unwrap_err()
         };
         for (token, ca) in [("two words", None), ("towpath_secret", Some("text"))] {
             let error = refuse(&with(token, ca), &mut ui);

@@ -230,6 +230,17 @@ impl Queue {
         Ok(())
     }
 
+    /// Returns the reason for which the collector has refused a result; `None` if it has not.
+    pub(super) fn refusal(&self, id: &str) -> io::Result<Option<String>> {
+        for path in entries(&self.refused_path())? {
+            if hash_of(&path, "txt").is_some_and(|hash| hash.starts_with(id)) {
+                let reason = fs::read_to_string(&path)?;
+                return Ok(Some(reason.trim_end().to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
     /// Removes what processes have left that ended while they wrote.
     pub(super) fn remove_leftovers(&self, now_us: u64) -> io::Result<()> {
         for path in entries(self.path())? {

@@ -14,7 +14,7 @@ use towpath_result::upload::MAX_HOST_BYTES;
 
 use super::send::{SendEvent, WaitReason};
 use super::spool::clean_host;
-use super::{UploadArguments, Uploader, host_name, spool, spool_error, waiting_text};
+use super::{UploadArguments, Uploader, spool, spool_error, waiting_text};
 use crate::error::CliError;
 use crate::files::results_in;
 use crate::ui::Ui;
@@ -70,7 +70,7 @@ pub(crate) fn upload(arguments: &UploadVerbArguments, ui: &mut Ui) -> Result<Exi
     {
         return Err(CliError::Read { path: path.clone(), source });
     }
-    let host = arguments.host.clone().unwrap_or_else(host_name);
+    let host = arguments.host.clone();
     let uploader = Uploader::new(&arguments.collector, (host, arguments.spool.as_deref()), ui)?;
     interrupt::catch();
     let all_queued = uploader.queue_all(&paths, ui);

@@ -4,13 +4,14 @@ use serde_json::Value;
 
 use crate::program::{HANG_TIMEOUT, TestDir};
 
-const PRINTERS: [&[&str]; 6] = [
+const PRINTERS: [&[&str]; 7] = [
     &["scenarios"],
     &["scenarios", "--json"],
     &["schema", "scenario"],
     &["schema", "result"],
     &["schema", "scenario-keys"],
     &["schema", "plan-keys"],
+    &["schema", "campaign-keys"],
 ];
 
 /// Returns the names of the built-in scenarios.

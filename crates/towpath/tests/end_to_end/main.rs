@@ -40,6 +40,8 @@ mod monitor;
 mod processes;
 mod program;
 mod quic;
+#[cfg(feature = "collect")]
+mod registered_server;
 mod report_page;
 mod reports;
 mod reproduce;

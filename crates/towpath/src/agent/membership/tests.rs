@@ -12,9 +12,11 @@ const NOW_US: u64 = 1_790_000_000_000_000;
 fn collector(remaining_objects: u64) -> TestServer {
     TestServer::start(move |_, request| match request.target.as_str() {
         "GET /api/v1/consent" => json(&ConsentText { version: 2, text: "We store.".to_owned() }),
-        "POST /api/v1/devices" => {
-            json(&JoinReply { name: "phone".to_owned(), token: "towpath_secret".to_owned(), campaign_key: None })
-        }
+        "POST /api/v1/devices" => json(&JoinReply {
+            name: "phone".to_owned(),
+            token: "towpath_secret".to_owned(),
+            campaign_key: None,
+        }),
         "DELETE /api/v1/device" => {
             json(&ForgetReply { runs: 12, bytes: 3_100_000, remaining_runs: 0, remaining_objects })
         }

@@ -16,6 +16,8 @@ fn device(name: &str, ca: Option<&str>) -> JoinedDevice {
             sha256: "0123456789abcdef".repeat(4),
             accepted_us: 1_790_000_000_000_000,
         },
+        campaign_key: None,
+        limits: OwnerLimits::default(),
     }
 }
 

@@ -320,7 +320,7 @@ fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>
     let transcript = AuthTranscript { binding, server, client: Challenge([5; 32]) };
     let secret = Secret::from_text(secret.as_bytes()).unwrap();
     let proof = secret.prove(AuthRole::Client, &transcript).unwrap();
-    connection.send(&ClientMessage::Proof { proof, challenge: transcript.client })?;
+    connection.send(&ClientMessage::Proof { proof, challenge: transcript.client, grant: None })?;
     connection.recv(&mut frames)
 }
 

@@ -350,7 +350,11 @@ impl HostileState {
             text: text.to_owned(),
         };
         let escapes = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nerror: \u{9b}31mforged \u{202e}".repeat(9);
-        let refusal = ServerMessage::Refused { reason: escapes.clone(), hint: Some(escapes) };
+        let refusal = ServerMessage::Refused {
+            reason: escapes.clone(),
+            hint: Some(escapes),
+            retry_after_s: None,
+        };
         let message = match trick {
             Trick::Silence => {
                 while connection.read(&mut [0; 1_024])? > 0 {}
@@ -394,6 +398,12 @@ impl HostileState {
 
 fn welcome(challenge: Option<Challenge>) -> ServerMessage {
     let towpath = env!("CARGO_PKG_VERSION").to_owned();
-    let observed = None;
-    ServerMessage::Welcome { towpath, challenge, observed, datagrams: false, quic: false }
+    ServerMessage::Welcome {
+        towpath,
+        challenge,
+        grant_challenge: None,
+        observed: None,
+        datagrams: false,
+        quic: false,
+    }
 }

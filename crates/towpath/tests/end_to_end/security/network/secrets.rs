@@ -72,7 +72,7 @@ impl UnauthenticatedClient {
         proof: AuthProof,
         challenge: Challenge,
     ) -> io::Result<Option<ServerMessage>> {
-        self.connection.send(&ClientMessage::Proof { proof, challenge })?;
+        self.connection.send(&ClientMessage::Proof { proof, challenge, grant: None })?;
         self.connection.recv(&mut self.frames)
     }
 
@@ -267,7 +267,11 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
     };
     let (snapshot, probe) =
         (ClientMessage::Snapshot { port: 1 }, ClientMessage::Probe { client_ns: 1 });
-    let proof = ClientMessage::Proof { proof: AuthProof([0; 32]), challenge: Challenge([0; 32]) };
+    let proof = ClientMessage::Proof {
+        proof: AuthProof([0; 32]),
+        challenge: Challenge([0; 32]),
+        grant: None,
+    };
     let (begin, fetch) = (ClientMessage::Begin { at_ns: 0 }, ClientMessage::Fetch { offset: 0 });
     let messages =
         [snapshot, probe, proof, begin, fetch, ClientMessage::Stop, ClientMessage::Bye, hello()];
@@ -287,6 +291,29 @@ fn without_the_secret_nothing_is_granted_over_tcp() {
     site.wait_until_idle();
 }
 
+/// Sends a request on each of two streams, and expects nothing but refusals.
+fn nothing_is_granted_over_quic(site: &AttackedServer, pair: [(ConnectionKind, u8); 2]) {
+    let mut client = TlsClient::connect(site.route(2)).unwrap();
+    let message = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
+    let streams = pair.map(|(kind, token)| {
+        let stream = client.open().unwrap();
+        let preamble_bytes = preamble(kind, TestToken([token; 16])).to_bytes();
+        client.write(stream, &[&preamble_bytes[..], &message].concat());
+        stream
+    });
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(800) {
+        client.poll();
+        for stream in &streams {
+            let reply = client.read(*stream).unwrap_or_default();
+            let text = String::from_utf8_lossy(&reply).into_owned();
+            assert!(reply.is_empty() || text.contains("refused"), "{text}");
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    client.close();
+}
+
 /// S7: the same over UDP and QUIC.
 #[test]
 fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
@@ -300,33 +327,13 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let received = socket.recv(&mut [0; 100]);
     assert!(received.is_err(), "{received:?}");
-    let mut client = TlsClient::connect(site.route(2)).unwrap();
-    let message = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
-    let streams: Vec<_> = [
-        (ConnectionKind::Echo, 0),
-        (ConnectionKind::Echo, 1),
-        (ConnectionKind::Data, 1),
-        (ConnectionKind::Control, 0),
-    ]
-    .into_iter()
-    .map(|(kind, token)| {
-        let stream = client.open().unwrap();
-        let preamble_bytes = preamble(kind, TestToken([token; 16])).to_bytes();
-        client.write(stream, &[&preamble_bytes[..], &message].concat());
-        stream
-    })
-    .collect();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(800) {
-        client.poll();
-        for stream in &streams {
-            let reply = client.read(*stream).unwrap_or_default();
-            let text = String::from_utf8_lossy(&reply).into_owned();
-            assert!(reply.is_empty() || text.contains("refused"), "{text}");
-        }
-        thread::sleep(Duration::from_millis(2));
+    // A connection has two streams until it belongs to a test.
+    for pair in [
+        [(ConnectionKind::Echo, 0), (ConnectionKind::Echo, 1)],
+        [(ConnectionKind::Data, 1), (ConnectionKind::Control, 0)],
+    ] {
+        nothing_is_granted_over_quic(&site, pair);
     }
-    client.close();
     site.wait_until_idle();
 }
 
