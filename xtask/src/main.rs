@@ -1,7 +1,7 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
 //! `cargo xtask attack-tests`, `cargo xtask fingerprint`, `cargo xtask graph`,
 //! `cargo xtask validate-vm`, `cargo xtask validate-random`, `cargo xtask failures`,
-//! `cargo xtask trace-matrix`, `cargo xtask wheel` and `cargo xtask python`.
+//! `cargo xtask trace-matrix`, `cargo xtask study`, `cargo xtask wheel` and `cargo xtask python`.
 
 mod attack_tests;
 mod failures;
@@ -11,6 +11,7 @@ mod graph;
 mod python;
 mod repository;
 mod specs;
+mod study;
 mod test;
 mod tidy;
 mod trace_matrix;
@@ -101,7 +102,13 @@ usage: cargo xtask COMMAND
          --emulated       over the kernel instead of simulated
          --tshark         compare undamaged captures with tshark instead
          --keep DIR       folder in which scenarios and captures are kept
-         --towpath FILE   this program instead of a release build";
+         --towpath FILE   this program instead of a release build
+  study  run campaigns on devices in an emulated network, and check the account:
+         --devices 20     number of devices, from 12
+         --keep DIR       folder for all files, which must not exist (target/study)
+         --check DIR      only check the files of an earlier study
+         --towpath FILE   this program, with the collector, instead of a release
+                          build";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -146,6 +153,10 @@ fn main() -> ExitCode {
             None => return print_usage(&mut err),
         },
         ["python"] => root().and_then(|root| python::test(&root, &mut out)).map(|()| true),
+        ["study", arguments @ ..] => match study::StudyOptions::parse(arguments) {
+            Some(options) => root().and_then(|root| study::run(&root, &options, &mut out)),
+            None => return print_usage(&mut err),
+        },
         ["graph"] => root().and_then(|root| {
             let picture = graph::draw(&tidy::metadata(&root)?);
             std::fs::write(root.join(graph::PATH), picture)?;
@@ -154,6 +165,11 @@ fn main() -> ExitCode {
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
         _ => return print_usage(&mut err),
     };
+    conclude(result, &mut err)
+}
+
+/// Returns the exit code of a command, and prints its error.
+fn conclude(result: Result<bool>, err: &mut dyn Write) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
