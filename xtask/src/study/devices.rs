@@ -164,9 +164,10 @@ impl Device {
         // `agent` is a function, so its process is not `$!`: the program is started directly.
         let start = "\"$TOWPATH\" agent --no-config --config agent.toml run --json \
                      >> outcomes.jsonl 2>> log &\npid=$!\n";
-        // Waits until some outcomes exist and a further run has begun.
+        // Waits until some outcomes exist, and a further run has just begun.
         let in_a_run = "until [ \"$(wc -l < outcomes.jsonl)\" -ge 4 ]; do sleep 0.1; done\n\
-                        sleep 0.7\n";
+                        until tail -n 1 agent.journal | grep -q '\"begin\".*\"stable\"'\n\
+                        do sleep 0.05; done\nsleep 0.3\n";
         match self.case {
             DeviceCase::Healthy
             | DeviceCase::FadingWifi
