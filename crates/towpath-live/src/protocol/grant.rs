@@ -44,7 +44,7 @@ pub struct ProvedGrant {
 }
 
 impl ServerAccess {
-    /// Returns the secret that belongs to the text of a grant; `None` if it is no grant.
+    /// Returns the secret that belongs to the text of a grant; `None` if it is not a grant.
     pub(super) fn secret(&self, text: &str) -> Option<Secret> {
         AccessGrant::parse(text)?;
         Secret::from_text(self.key.secret(text).as_bytes()).ok()
