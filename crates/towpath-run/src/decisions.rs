@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 use towpath_result::format;
+use towpath_result::metrics::handover::REASON_PREFIX;
 use towpath_result::{ConnectionState, Event, EventKind, Interval, ReinjectionCause, StackStats};
 use towpath_scenario::DataDirection;
 
 /// Minimum duration of a full window that becomes an event. Shorter ones only count in the sums,
 /// since a window that moves by whole packets is often full for a moment.
 const MIN_REPORTED_BLOCK: Duration = Duration::from_millis(20);
-
-/// Prefix of the [`EventKind::Scheduler`] details that give the reason for leaving the preferred
-/// path.
-pub const REASON_PREFIX: &str = "because ";
 
 /// Decisions of one end of a connection since the last sample, by subflow number.
 #[derive(Debug, Default)]

@@ -1,75 +1,10 @@
-//! Metrics of a handover from a connection's first path to another one, as in De Coninck and
-//! Bonaventure's `MultipathTester` (TMA 2019, §IV).
-//!
-//! There, a phone is carried away from its Wi-Fi. The first path is the one on which a flow's
-//! connections start. All metrics are of the host that opened them, as the paper's are of the
-//! phone. Their precision is the sampling period.
+//! Metrics of a handover from a connection's first path to another one, by name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use towpath_result::{
-    Event, EventKind, FlowSummary, Meta, MetaFlow, Record, ReinjectionCause, Subflow, SubflowEnd,
-};
-use towpath_run::decisions::REASON_PREFIX;
-use towpath_scenario::{DataDirection, Transport};
-
-/// Maximum smoothed round-trip time of the first path, above which the paper's phone switches.
-const MAX_PRIMARY_SRTT_US: u32 = 600_000;
-/// Maximum retransmission timeout of the first path, above which the paper's phone switches.
-const MAX_PRIMARY_RTO_US: u32 = 1_500_000;
-
-/// Reason for using the other path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SwitchReason {
-    SlowRoundTrip,
-    Timeout,
-    LongTimeout,
-    /// Multipath QUIC: data waited too long for its acknowledgement, with or without timer.
-    InFlight,
-    /// Multipath QUIC: nothing was received any more.
-    Silent,
-    Other,
-}
-
-impl SwitchReason {
-    const ALL: [Self; 6] = [
-        Self::SlowRoundTrip,
-        Self::Timeout,
-        Self::LongTimeout,
-        Self::InFlight,
-        Self::Silent,
-        Self::Other,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::SlowRoundTrip => "rtt-threshold",
-            Self::Timeout => "rto",
-            Self::LongTimeout => "rto-threshold",
-            Self::InFlight => "in-flight",
-            Self::Silent => "silent",
-            Self::Other => "other",
-        }
-    }
-
-    fn named(name: &str) -> Self {
-        Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Other)
-    }
-
-    /// Infers the reason from the first path's state alone, at the end of the sample in which the
-    /// other path was used.
-    fn inferred(state: &Subflow) -> Self {
-        if state.srtt_us > MAX_PRIMARY_SRTT_US {
-            Self::SlowRoundTrip
-        } else if state.backoff > 0 {
-            Self::Timeout
-        } else if state.rto_us > MAX_PRIMARY_RTO_US {
-            Self::LongTimeout
-        } else {
-            Self::Other
-        }
-    }
-}
+use towpath_result::metrics::handover::{Handover, SwitchReason};
+use towpath_result::{FlowSummary, Record};
+use towpath_scenario::DataDirection;
 
 /// Adds the handover metrics of the first flow that has several paths to `metrics`:
 ///
@@ -96,22 +31,20 @@ pub(crate) fn handover_metrics(records: &[Record], metrics: &mut BTreeMap<String
         let Record::Meta(meta) = record else { return None };
         Some(&**meta)
     });
-    let Some(meta) = meta else { return };
-    let Some(flow) = meta.flows.iter().find(|flow| has_two_paths(records, flow)) else { return };
-    let opener = OpenerView { meta, flow };
-    let activity = opener.activity(records);
-    metrics.insert("handover.used".to_owned(), f64::from(u8::from(activity.start.is_some())));
-    let Some(start) = activity.start else { return };
-    metrics.insert("handover.start".to_owned(), seconds(start.at_ns));
-    let seconds_until = |end: Option<u64>| seconds(end.unwrap_or(0)) - seconds(start.at_ns);
-    let duration = seconds_until(activity.last_received_ns);
+    let Some(handover) = meta.and_then(|meta| Handover::of(meta, records)) else { return };
+    let is_used = matches!(handover, Handover::Used(_));
+    metrics.insert("handover.used".to_owned(), f64::from(u8::from(is_used)));
+    let Handover::Used(times) = handover else { return };
+    metrics.insert("handover.start".to_owned(), seconds(times.start_ns));
+    let seconds_until = |end: Option<u64>| seconds(end.unwrap_or(0)) - seconds(times.start_ns);
+    let duration = seconds_until(times.last_received_ns);
     metrics.insert("handover.duration".to_owned(), duration);
-    metrics.insert("handover.duration.sent".to_owned(), seconds_until(activity.last_sent_ns));
+    metrics.insert("handover.duration.sent".to_owned(), seconds_until(times.last_sent_ns));
     metrics.insert("handover.abrupt".to_owned(), f64::from(u8::from(duration < 0.0)));
-    if let Some(reason) = opener.stated_reason(records) {
+    if let Some(reason) = times.stated_reason {
         add_reason("reason", reason, metrics);
     }
-    if let Some(guess) = start.inferred_reason {
+    if let Some(guess) = times.inferred_reason {
         add_reason("inferred", guess, metrics);
     }
 }
@@ -157,174 +90,11 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn has_two_paths(records: &[Record], flow: &MetaFlow) -> bool {
-    let paths: BTreeSet<&str> = records
-        .iter()
-        .filter_map(|record| {
-            let Record::Subflow(subflow) = record else { return None };
-            (subflow.flow == flow.flow).then_some(&*subflow.path)
-        })
-        .collect();
-    paths.len() > 1
-}
-
-/// View of the host that opened a flow's connections.
-struct OpenerView<'a> {
-    meta: &'a Meta,
-    flow: &'a MetaFlow,
-}
-
-/// First use of another path.
-#[derive(Debug, Clone, Copy)]
-struct FirstSwitch {
-    at_ns: u64,
-    inferred_reason: Option<SwitchReason>,
-}
-
-#[derive(Debug, Default)]
-struct Activity {
-    start: Option<FirstSwitch>,
-    last_sent_ns: Option<u64>,
-    last_received_ns: Option<u64>,
-}
-
-impl OpenerView<'_> {
-    /// Returns true if only events show a switch. Pings keep all paths of Multipath QUIC alive, so
-    /// bytes do not show one.
-    fn uses_events(&self) -> bool {
-        self.meta.transport == Transport::Mpquic
-    }
-
-    fn is_of_opener(&self, event: &Event) -> bool {
-        event.host.as_deref() == Some(&self.flow.from)
-    }
-
-    fn is_sampled_by_opener(&self, subflow: &Subflow) -> bool {
-        let sends = subflow.side == SubflowEnd::Sender;
-        subflow.flow == self.flow.flow && sends == (subflow.direction == DataDirection::Up)
-    }
-
-    fn activity(&self, records: &[Record]) -> Activity {
-        let mut activity = Activity::default();
-        let mut latest: BTreeMap<(u32, u32), &Subflow> = BTreeMap::new();
-        let (mut offered_packets, mut last_offered_ns) = (0, None);
-        for record in records {
-            if let Record::Link(link) = record
-                && link.path == self.flow.via
-                && link.direction == self.outbound_direction()
-            {
-                if link.offered_packets > offered_packets {
-                    last_offered_ns = Some(link.t_ns);
-                }
-                offered_packets = link.offered_packets;
-            }
-            if let Record::Subflow(sample) = record
-                && self.is_sampled_by_opener(sample)
-            {
-                let previous = latest.insert((sample.stream, sample.subflow), sample);
-                self.on_sample(sample, previous, &latest, &mut activity);
-            } else if let Record::Event(event) = record
-                && self.uses_events()
-                && self.is_of_opener(event)
-                && self.switch_reason(event).is_some()
-                && activity.start.is_none()
-            {
-                activity.start = Some(FirstSwitch { at_ns: event.t_ns, inferred_reason: None });
-            }
-        }
-        // A stack may retransmit on an interface that is down, but nothing of it leaves the host.
-        activity.last_sent_ns = last_offered_ns.or(activity.last_sent_ns);
-        activity
-    }
-
-    /// Returns the direction away from the opener on its first path's link.
-    fn outbound_direction(&self) -> DataDirection {
-        let first = self.meta.paths.iter().find(|path| path.name == self.flow.via);
-        match first.map(|path| &path.between) {
-            Some([_, second]) if *second == self.flow.from => DataDirection::Down,
-            _ => DataDirection::Up,
-        }
-    }
-
-    /// Processes a sample of one subflow; `last` is its previous sample.
-    fn on_sample(
-        &self,
-        sample: &Subflow,
-        previous: Option<&Subflow>,
-        latest: &BTreeMap<(u32, u32), &Subflow>,
-        activity: &mut Activity,
-    ) {
-        let has_grown =
-            |counter: fn(&Subflow) -> u64| counter(sample) > previous.map_or(0, counter);
-        let (sent, acked) = (has_grown(|s| s.bytes_sent), has_grown(|s| s.bytes_acked));
-        let received = has_grown(|s| s.bytes_received);
-        if sample.path == self.flow.via {
-            // Arriving data is acknowledged, and sent data is acknowledged by arriving packets.
-            if sent || received {
-                activity.last_sent_ns = Some(sample.t_ns);
-            }
-            if acked || received {
-                activity.last_received_ns = Some(sample.t_ns);
-            }
-        } else if sent && !self.uses_events() && activity.start.is_none() {
-            let primary = latest
-                .values()
-                .find(|subflow| subflow.stream == sample.stream && subflow.path == self.flow.via);
-            let inferred_reason = primary.map(|state| SwitchReason::inferred(state));
-            activity.start = Some(FirstSwitch { at_ns: sample.t_ns, inferred_reason });
-        }
-    }
-
-    /// Returns the reason of the scheduler or the path policy for first leaving the path.
-    fn stated_reason(&self, records: &[Record]) -> Option<SwitchReason> {
-        records.iter().find_map(|record| {
-            let Record::Event(event) = record else { return None };
-            if self.is_of_opener(event) { self.switch_reason(event) } else { None }
-        })
-    }
-
-    fn switch_reason(&self, event: &Event) -> Option<SwitchReason> {
-        let is_other_path = event.path.as_deref().is_some_and(|path| path != self.flow.via);
-        match event.kind {
-            EventKind::Scheduler => {
-                let mut targets = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
-                targets.find(|path| *path != self.flow.via)?;
-                let reason = event.detail.keys().find_map(|key| key.strip_prefix(REASON_PREFIX));
-                Some(reason.map_or(SwitchReason::Other, SwitchReason::named))
-            }
-            EventKind::Reinjection if is_other_path => {
-                let cause = event.detail.get("cause")?;
-                let timer_causes = [ReinjectionCause::Timeout, ReinjectionCause::Connection]
-                    .map(ReinjectionCause::text);
-                let is_timer = timer_causes.contains(&cause.as_str());
-                Some(if is_timer { SwitchReason::Timeout } else { SwitchReason::Other })
-            }
-            EventKind::Subflow if is_other_path => {
-                let is_used = event.detail.get("backup").is_some_and(|backup| backup == "false");
-                is_used.then(|| {
-                    event
-                        .detail
-                        .get("why")
-                        .map_or(SwitchReason::Other, |reason| SwitchReason::named(reason))
-                })
-            }
-            EventKind::Reinjection
-            | EventKind::Subflow
-            | EventKind::Timeline
-            | EventKind::Flow
-            | EventKind::PathManager
-            | EventKind::Link
-            | EventKind::Address
-            | EventKind::Stall
-            | EventKind::Penalisation
-            | EventKind::Window
-            | EventKind::Fallback => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use towpath_result::{Event, EventKind, Meta, ReinjectionCause, Subflow, SubflowEnd};
+    use towpath_scenario::Transport;
+
     use super::*;
 
     fn meta(transport: Transport) -> Record {

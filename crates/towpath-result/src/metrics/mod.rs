@@ -4,12 +4,15 @@
 //! The modules [`disruption`] and [`recovery`] cover the effect of events. Reply delays are in
 //! [`messages`], [`latency`] and [`playout`]; datagrams over single paths in [`paths`].
 //! Distributions are in [`histogram`], and the emulator's lateness is described by `timing`.
-//! Finally, [`summary`] combines the metrics of a run, and [`statistics`] those of repetitions.
+//! The change from one path to another is in [`handover`]. Finally, [`summary`] combines the
+//! metrics of a run, [`statistics`] those of repetitions, and [`clusters`] those of devices.
 
+pub mod clusters;
 pub mod delivery;
 pub mod disruption;
 pub mod emodel;
 pub mod goodput;
+pub mod handover;
 pub mod histogram;
 pub mod latency;
 pub mod messages;
