@@ -13,12 +13,14 @@ mod compare;
 mod comparison;
 mod export;
 pub mod figure;
+mod figures_page;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gallery;
 mod group;
 mod html;
 mod live;
+mod mobile;
 mod page;
 mod repetitions;
 mod series;
@@ -32,8 +34,10 @@ pub use export::{
     CellValue, Column, ColumnKind, ParquetTable, ParquetWriter, ResultTable, TableError,
     columns_of, csv,
 };
+pub use figures_page::{FigureSection, FiguresPage, PageCell, PageTable, figures_page};
 pub use html::{html, html_in, site_page, unfinished_run};
 pub use live::{LiveInterval, LiveSender, LiveSubflow, live_header, live_lines};
+pub use mobile::mobile_round;
 pub use page::{LivePage, SiteFrame};
 pub use sweep::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};

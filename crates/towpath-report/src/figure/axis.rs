@@ -3,6 +3,9 @@
 use super::{Axis, CurveKind, Panel, ScaleKind};
 use crate::chart::{tick_label, ticks};
 
+/// Largest power of ten on a logarithmic axis. Its inverse is a normal number as well.
+const MAX_LOG: f64 = 300.0;
+
 /// An axis with its ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AxisLayout {
@@ -141,9 +144,11 @@ fn axis(
         }
         (ScaleKind::Log, Some(range)) if range[0] > 0.0 => AxisLayout::log(range, &values, length),
         (ScaleKind::Log, _) => {
-            let max = if max > min { max } else { min * 10.0 };
-            let margin = (max / min).powf(0.04);
-            AxisLayout::log([min / margin, max * margin], &values, length)
+            let (log_min, log_max) = (min.log10(), max.log10());
+            let log_max = if log_max > log_min { log_max } else { log_min + 1.0 };
+            let margin = 0.04 * (log_max - log_min);
+            let end = |log: f64| 10_f64.powf(log.clamp(-MAX_LOG, MAX_LOG));
+            AxisLayout::log([end(log_min - margin), end(log_max + margin)], &values, length)
         }
     }
 }
@@ -154,6 +159,18 @@ mod tests {
 
     fn labels(axis: &AxisLayout) -> Vec<&str> {
         axis.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn extreme_values_have_an_axis_with_few_ticks() {
+        for scale in [ScaleKind::Log, ScaleKind::Linear] {
+            for values in [[1e-320, 1e308], [1e308, 1e308], [-1e308, 1e308], [5e-324, 5e-324]] {
+                let plain = Axis { label: String::new(), scale: scale.clone(), range: None };
+                let axis = axis(&plain, values.into_iter(), 340.0, 6, true);
+                let count = axis.ticks.len() + axis.minor.len();
+                assert!(count < 10_000, "{values:?}: {count}");
+            }
+        }
     }
 
     #[test]
