@@ -25,7 +25,7 @@ use super::dial::Dialer;
 use super::evidence::{self, multipath_use};
 use super::fetch::{ResultFetch, max_result_bytes};
 use super::flow_runner::FlowRunner;
-use super::host_info::{HostBaseline, path_name, system_congestion_control};
+use super::host_info::{HostBaseline, add_network_kinds, path_name, system_congestion_control};
 use super::mobile::{self, MobileSession, SharedDetector};
 use super::network_watch::{NetworkChange, NetworkWatch};
 use super::probe::ProbeTarget;
@@ -109,6 +109,7 @@ pub fn measure(
         fetch_report(request, &mut client_report, prepared, interrupted, &run_clock);
     let mut records = Vec::new();
     let warnings = conditions(&mut meta, &client_report, &server_report, offset, interrupted);
+    add_network_kinds(&mut meta.conditions, seen_paths(&client_report, &changes));
     if let Some(end) = run_clock.end() {
         meta.duration_ns = end.as_nanos().min(meta.duration_ns);
     }
@@ -310,10 +311,13 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
         ("clock offset error".to_owned(), format!("{:?}", offset.error)),
     ]);
     conditions.extend(request.scenario.remarks.clone());
+    let paths = request.scenario.paths.iter().map(|path| path.name.clone());
+    add_network_kinds(&mut conditions, paths);
     let settings = &request.plan.settings;
     let mut add_condition = |name: &str, value: Option<String>| {
         conditions.extend(value.map(|value| (name.to_owned(), value)));
     };
+    add_condition("mode", request.mobile.then(|| "mobile".to_owned()));
     add_condition("reason for this server", request.choice.clone());
     add_condition("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
     add_condition(
@@ -358,6 +362,15 @@ fn meta(request: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta 
         conditions,
         ..meta
     }
+}
+
+/// Returns the paths of the client's subflows and of its changed interfaces.
+fn seen_paths<'a>(
+    client_report: &'a HostReport,
+    changes: &'a [(Instant, NetworkChange)],
+) -> impl Iterator<Item = String> + 'a {
+    let used = client_report.subflows.iter().filter_map(|subflow| subflow.path.clone());
+    used.chain(changes.iter().filter_map(|(_, change)| change.interface().map(path_name)))
 }
 
 /// Adds the conditions of both hosts to `meta`; returns warnings about the result.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
 
 use towpath_netlink::{MibCounters, RouteSocket};
 use towpath_result::Counter;
@@ -12,6 +13,8 @@ use crate::protocol::HostInfo;
 
 /// Maximum length of a path name in a scenario.
 const MAX_PATH_NAME_CHARS: usize = 12;
+/// Name of a path whose interface is not known.
+const UNKNOWN_PATH: &str = "unknown";
 
 /// Interface of this host with one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +37,9 @@ pub fn interfaces_towards(
     };
     let mut candidates = interfaces()?;
     candidates.retain(|interface| interface.address.is_ipv4() == target.is_ipv4());
-    let on_loopback = preferred.is_some_and(|address| address.is_loopback());
+    // Without another address, the system names a loopback address for any target.
+    let is_meant = source.is_some() || target.is_loopback();
+    let on_loopback = is_meant && preferred.is_some_and(|address| address.is_loopback());
     candidates.retain(|interface| interface.address.is_loopback() == on_loopback);
     candidates.sort_by_key(|interface| Some(interface.address) != preferred);
     let mut names: Vec<String> = Vec::new();
@@ -86,6 +91,76 @@ pub fn path_name(interface: &str) -> String {
     let name: String = interface.chars().take(MAX_PATH_NAME_CHARS).map(letter).collect();
     let name = name.trim_start_matches('-');
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
+}
+
+/// Kind of a network, as far as its interface shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NetworkKind {
+    /// Wireless LAN (IEEE 802.11).
+    Wifi,
+    /// Mobile network, which is usually metered.
+    Cellular,
+    /// Wired Ethernet, or a device that is named like one.
+    Ethernet,
+    /// Any other network, such as a tunnel.
+    Other,
+}
+
+/// Kinds by the beginning of an interface's name, which decides if the kernel names no kind.
+const KINDS_BY_NAME: [(&str, NetworkKind); 9] = [
+    ("wl", NetworkKind::Wifi),
+    ("wifi", NetworkKind::Wifi),
+    ("wwan", NetworkKind::Cellular),
+    ("rmnet", NetworkKind::Cellular),
+    ("ppp", NetworkKind::Cellular),
+    ("cell", NetworkKind::Cellular),
+    ("lte", NetworkKind::Cellular),
+    ("eth", NetworkKind::Ethernet),
+    ("en", NetworkKind::Ethernet),
+];
+
+impl NetworkKind {
+    /// Returns the value of a condition.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Wifi => "wifi",
+            Self::Cellular => "cellular",
+            Self::Ethernet => "ethernet",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Returns the kind of the network of interface `name`. `uevent` is the text of the kernel's file
+/// `/sys/class/net/NAME/uevent`; it may be empty.
+pub(super) fn network_kind(name: &str, uevent: &str) -> NetworkKind {
+    let device_type = uevent.lines().find_map(|line| line.trim().strip_prefix("DEVTYPE="));
+    match device_type {
+        Some("wlan") => NetworkKind::Wifi,
+        Some("wwan") => NetworkKind::Cellular,
+        Some(_) | None => KINDS_BY_NAME
+            .iter()
+            .find(|(prefix, _)| name.starts_with(prefix))
+            .map_or(NetworkKind::Other, |(_, kind)| *kind),
+    }
+}
+
+/// Adds the condition `network of PATH` for each path: the kind of its network. A path that has
+/// the condition keeps it, because its interface may have been removed since.
+pub(super) fn add_network_kinds(
+    conditions: &mut BTreeMap<String, String>,
+    paths: impl IntoIterator<Item = String>,
+) {
+    let local_interfaces = interfaces().unwrap_or_default();
+    for path in paths.into_iter().filter(|path| path != UNKNOWN_PATH) {
+        let interface = local_interfaces.iter().find(|known| path_name(&known.name) == path);
+        let name = interface.map_or(&path, |interface| &interface.name);
+        conditions.entry(format!("network of {path}")).or_insert_with(|| {
+            let file = Path::new("/sys/class/net").join(name).join("uevent");
+            let uevent = fs::read_to_string(file).unwrap_or_default();
+            network_kind(name, &uevent).name().to_owned()
+        });
+    }
 }
 
 /// Path names by interface address; unknown addresses cause a new lookup.
@@ -175,4 +250,45 @@ fn read_proc(name: &str) -> String {
 /// Returns the default TCP congestion control of the system.
 pub fn system_congestion_control() -> String {
     read_proc("sys/net/ipv4/tcp_congestion_control")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_decides_on_the_kind_of_a_network_before_its_name() {
+        let (wireless, mobile) = ("INTERFACE=x\nDEVTYPE=wlan\n", "DEVTYPE=wwan\nIFINDEX=3\n");
+        for (name, uevent, kind) in [
+            ("eth0", wireless, "wifi"),
+            ("wlan0", mobile, "cellular"),
+            ("wwp0s20", mobile, "cellular"),
+            ("enx0", "DEVTYPE=bridge\n", "ethernet"),
+            ("wlan0", "", "wifi"),
+            ("wlp3s0", "", "wifi"),
+            ("wifi", "", "wifi"),
+            ("wwan0", "", "cellular"),
+            ("rmnet_data0", "", "cellular"),
+            ("ppp0", "", "cellular"),
+            ("cellular", "", "cellular"),
+            ("lte", "", "cellular"),
+            ("eth0", "", "ethernet"),
+            ("eno1", "", "ethernet"),
+            ("tun0", "", "other"),
+            ("lo", "", "other"),
+            ("", "", "other"),
+        ] {
+            assert_eq!(network_kind(name, uevent).name(), kind, "{name} {uevent}");
+        }
+    }
+
+    #[test]
+    fn a_path_keeps_the_kind_of_its_network_and_an_unknown_path_has_none() {
+        let mut conditions = BTreeMap::new();
+        conditions.insert("network of wlan9".to_owned(), "cellular".to_owned());
+        let paths = ["wlan9", "rmnet9", "unknown"].map(str::to_owned);
+        add_network_kinds(&mut conditions, paths);
+        let texts: Vec<_> = conditions.into_iter().map(|(name, kind)| name + "=" + &kind).collect();
+        assert_eq!(texts, ["network of rmnet9=cellular", "network of wlan9=cellular"]);
+    }
 }
