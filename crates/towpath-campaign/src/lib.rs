@@ -23,6 +23,9 @@ pub use message::{
     OUTCOMES_PATH, Outcome, OutcomeReply, OutcomeReport, OutcomeState, SERVERS_PATH, ServerList,
     ServerOffer,
 };
-pub use pattern::{AddressFamily, CampaignPattern, PlannedRun};
+pub use pattern::{
+    AddressFamily, CampaignPattern, MESSAGE_HEADER_BYTES, PlannedRun, RUN_OVERHEAD_BYTES,
+    UDPING_PERIOD_BYTES, UDPING_ROUND_TRIP_BYTES, with_overhead,
+};
 pub use schedule::PlannedRound;
 pub use signature::{KeyError, OfferError, PublicKey, SigningKey};

@@ -8,13 +8,14 @@ use towpath_scenario::units::duration_text;
 use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Schedule, Transport, no_files};
 
 /// Bytes of a run beyond its payload: handshakes, control connection and the server's report.
-const RUN_OVERHEAD_BYTES: u64 = 500_000;
-/// Paths that datagrams of `udping` can use at the same time.
-const MAX_PATHS: u64 = 8;
-/// Bytes of the headers of a message.
-const HEADER_BYTES: u64 = 100;
-/// Bytes of a datagram of `udping` with its headers.
-const UDPING_BYTES: u64 = 100;
+pub const RUN_OVERHEAD_BYTES: u64 = 500_000;
+/// Bytes of the header of a request or a reply, at most.
+pub const MESSAGE_HEADER_BYTES: u64 = 100;
+/// Bytes of a datagram of `udping` and its reply, with headers.
+pub const UDPING_ROUND_TRIP_BYTES: u64 = 200;
+/// Bytes of all `udping` datagrams of one period, with headers, over at most eight paths and in both
+/// directions.
+pub const UDPING_PERIOD_BYTES: u64 = 8 * UDPING_ROUND_TRIP_BYTES;
 
 /// Address family of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -122,6 +123,10 @@ impl Amounts {
 }
 
 /// Returns the amounts of a scenario's flows.
+///
+/// A test server counts the same flows before a test (`planned_bytes` of `towpath-live`), without
+/// the margins that are added here: a further message or datagram, and headers of a page. So the
+/// reader of campaigns never allows a run fewer bytes than its server reserves.
 pub(crate) fn amounts(scenario: &Scenario) -> Amounts {
     let none = Amounts { duration: Duration::ZERO, payload_bytes: Some(0), fast_streams: 0 };
     scenario.flows.iter().map(flow_amounts).fold(none, |sum, flow| Amounts {
@@ -150,14 +155,14 @@ fn flow_amounts(flow: &Flow) -> Amounts {
             (Some(segment.saturating_mul(video.segments.into())), 0)
         }
         Pattern::Web(web) => {
-            let request = u64::from(web.request_bytes) + HEADER_BYTES;
+            let request = u64::from(web.request_bytes) + MESSAGE_HEADER_BYTES;
             let object = u64::from(web.object_bytes) + request;
             let objects = object.saturating_mul(web.objects.into());
             (Some(objects.saturating_add(request + u64::from(web.page_bytes))), 0)
         }
         Pattern::Udping(udping) => {
             let count = ratio(udping.duration, udping.period).saturating_add(1);
-            (Some(count.saturating_mul(2 * UDPING_BYTES * MAX_PATHS)), 0)
+            (Some(count.saturating_mul(UDPING_PERIOD_BYTES)), 0)
         }
         Pattern::Udp(udp) => {
             let bits = u128::from(udp.rate_bps) * udp.duration.as_nanos() / 1_000_000_000;
@@ -186,7 +191,8 @@ fn ratio(whole: Duration, part: Duration) -> u64 {
 
 /// Returns the bytes of all requests and replies of one direction. Each message has a header.
 fn schedule_bytes(schedule: &Schedule) -> u64 {
-    let message = |request: u32, reply: u32| u64::from(request) + u64::from(reply) + HEADER_BYTES;
+    let message =
+        |request: u32, reply: u32| u64::from(request) + u64::from(reply) + MESSAGE_HEADER_BYTES;
     match schedule {
         Schedule::Every { count, request_bytes, reply_bytes, .. } => {
             message(*request_bytes, *reply_bytes).saturating_mul(u64::from(*count) + 1)
@@ -204,7 +210,9 @@ fn schedule_bytes(schedule: &Schedule) -> u64 {
 }
 
 /// Returns the bytes that a payload needs with headers, retransmissions and the control connection.
-pub(crate) fn with_overhead(payload_bytes: u64) -> u64 {
+///
+/// Collectors, devices and test servers reserve and count the bytes of a run with it.
+pub fn with_overhead(payload_bytes: u64) -> u64 {
     payload_bytes.saturating_add(payload_bytes / 8).saturating_add(RUN_OVERHEAD_BYTES)
 }
 

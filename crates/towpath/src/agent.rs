@@ -4,8 +4,9 @@
 //! ([`consent`]). Its token is in a file of the owner ([`DeviceFile`]). The owner can see what the
 //! collector has ([`view`]), and delete it ([`membership`]).
 //!
-//! On Linux, a device makes the runs of the collector's campaigns ([`run`]). The next step follows
-//! from the journal, the verified campaigns ([`offers`]) and the time alone ([`schedule`]).
+//! On Linux, a device makes the runs of the collector's campaigns ([`run`]). Its owner can start a
+//! mobile round ([`walk`]). The next step follows from the journal, the verified campaigns
+//! ([`offers`]) and the time alone ([`schedule`]).
 
 mod consent;
 #[cfg(target_os = "linux")]
@@ -18,14 +19,20 @@ mod offers;
 #[cfg(target_os = "linux")]
 mod plan;
 #[cfg(target_os = "linux")]
+mod reporting;
+#[cfg(target_os = "linux")]
 mod round;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod run_result;
 #[cfg(target_os = "linux")]
 mod schedule;
 #[cfg(target_os = "linux")]
 mod servers;
 mod view;
+#[cfg(target_os = "linux")]
+mod walk;
 
 use std::io::{self, IsTerminal as _, StdinLock};
 use std::path::PathBuf;
@@ -47,13 +54,16 @@ use plan::PlanArguments;
 #[cfg(target_os = "linux")]
 use run::AgentRunArguments;
 use view::{ResultsArguments, StatusArguments};
+#[cfg(target_os = "linux")]
+use walk::WalkArguments;
 
 /// Take part in a collector's study, with the consent of this device's owner
 ///
 /// The operator of a collector gives out codes. A device joins with a code, after its owner has
 /// accepted the collector's consent text. Its owner can see all stored runs of the device, and
 /// delete them at any time. `towpath upload` and the option `--to` then need no `--token-file`. On
-/// Linux, `towpath agent run` makes the runs of the collector's campaigns.
+/// Linux, `towpath agent run` makes the runs of the collector's campaigns, and `towpath agent walk`
+/// makes a mobile round at once.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
     #[command(subcommand)]
@@ -75,6 +85,8 @@ enum AgentCommand {
     Plan(PlanArguments),
     #[cfg(target_os = "linux")]
     Run(AgentRunArguments),
+    #[cfg(target_os = "linux")]
+    Walk(WalkArguments),
     Forget(ForgetArguments),
 }
 
@@ -97,6 +109,8 @@ pub(crate) fn agent(arguments: &AgentArguments, ui: &mut Ui) -> Result<ExitCode,
         AgentCommand::Plan(arguments) => plan::plan(arguments, &file, ui),
         #[cfg(target_os = "linux")]
         AgentCommand::Run(arguments) => run::run(arguments, &file, ui),
+        #[cfg(target_os = "linux")]
+        AgentCommand::Walk(arguments) => walk::walk(arguments, &file, terminal, ui),
         AgentCommand::Forget(arguments) => membership::forget(arguments, &file, terminal, ui),
     }
 }

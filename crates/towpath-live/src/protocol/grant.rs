@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_campaign::{AccessGrant, AccessKey};
+use towpath_campaign::{
+    AccessGrant, AccessKey, MESSAGE_HEADER_BYTES, UDPING_PERIOD_BYTES, with_overhead,
+};
 use towpath_result::format;
 use towpath_scenario::flow_plan::{directions, planned_requests, streams};
 use towpath_scenario::{DataDirection, Flow, Pattern, Scenario, Schedule};
@@ -20,12 +22,6 @@ use super::secret::Secret;
 const MAX_DEVICES: usize = 10_000;
 /// Time after which the bytes of a device are forgotten, in seconds. Its pseudonym is valid for a day.
 const ACCOUNT_LIFETIME_S: u64 = 25 * 3_600;
-/// Bytes of a test beyond its payload: handshakes, control connection and the server's report.
-const TEST_OVERHEAD_BYTES: u64 = 500_000;
-/// Bytes of the header of a request or a reply, at most.
-const MESSAGE_HEADER_BYTES: u64 = 100;
-/// Bytes of all `udping` datagrams of one period, with headers, over all paths and directions.
-const PING_PERIOD_BYTES: u64 = 1_600;
 const NEW_GRANT_HINT: &str = "request new access from the collector; `towpath agent` does";
 
 /// Name of a server on its collector, with the key that both share.
@@ -150,9 +146,10 @@ pub fn planned_bytes(plan: &TestPlan, scenario: &Scenario) -> Option<u64> {
         .flows
         .iter()
         .try_fold(0_u64, |sum, flow| Some(sum.saturating_add(payload_bytes(flow, rate_bps)?)))?;
-    Some(payload.saturating_add(payload / 8).saturating_add(TEST_OVERHEAD_BYTES))
+    Some(with_overhead(payload))
 }
 
+/// Returns the payload of a flow, without the margins with which a campaign plans.
 fn payload_bytes(flow: &Flow, rate_bps: Option<u64>) -> Option<u64> {
     let pattern = &flow.pattern;
     let direction_count = directions(pattern).len() as u64;
@@ -179,7 +176,7 @@ fn payload_bytes(flow: &Flow, rate_bps: Option<u64>) -> Option<u64> {
         }
         Pattern::Udping(udping) => {
             let count = ratio(udping.duration, udping.period).saturating_add(1);
-            Some(count.saturating_mul(PING_PERIOD_BYTES))
+            Some(count.saturating_mul(UDPING_PERIOD_BYTES))
         }
         Pattern::Udp(udp) => {
             Some(rate_bytes(udp.rate_bps, udp.duration).saturating_mul(direction_count))
@@ -227,7 +224,9 @@ mod tests {
     use std::fmt::Write as _;
 
     use proptest::prelude::*;
-    use towpath_campaign::{Campaign, CampaignPattern, EXAMPLE_MOBILE, EXAMPLE_STABLE};
+    use towpath_campaign::{
+        Campaign, CampaignPattern, EXAMPLE_MOBILE, EXAMPLE_STABLE, RUN_OVERHEAD_BYTES,
+    };
     use towpath_scenario::Transport;
 
     use super::*;
@@ -495,14 +494,23 @@ mod tests {
         assert!(refusal.reason.contains("without a limit"), "{refusal:?}");
         let (limited, scenario) = plan(flow, Some(800_000));
         // 100 kB/s for two seconds, three streams and two directions, and an eighth of it.
-        assert_eq!(planned_bytes(&limited, &scenario), Some(1_350_000 + TEST_OVERHEAD_BYTES));
+        assert_eq!(planned_bytes(&limited, &scenario), Some(1_350_000 + RUN_OVERHEAD_BYTES));
         let (latency, scenario) = plan("pattern = \"latency\"\n", Some(800_000));
         assert_eq!(planned_bytes(&latency, &scenario), None);
     }
 
     #[test]
     fn a_round_of_a_campaign_fits_into_its_grant() {
-        for example in [EXAMPLE_STABLE, EXAMPLE_MOBILE] {
+        let others = "name = \"others\"\nmode = \"stable\"\nend = 2199-01-01T00:00:00Z\n\
+             every = \"24 h\"\nbytes-per-day = \"10 GB\"\n\
+             [[patterns]]\npattern = \"bulk\"\nduration = \"7 s\"\nmax-bytes = \"9 MB\"\n\
+             [[patterns]]\npattern = \"iperf\"\nduration = \"7 s\"\nstreams = 3\n\
+             direction = \"both\"\nmax-bytes = \"9 MB\"\n\
+             [[patterns]]\npattern = \"interactive\"\nduration = \"1.3 s\"\n\
+             [[patterns]]\npattern = \"web\"\nobjects = 20\n\
+             [[patterns]]\npattern = \"video\"\n\
+             [[patterns]]\npattern = \"udping\"\nduration = \"1 s\"\n";
+        for example in [EXAMPLE_STABLE, EXAMPLE_MOBILE, others] {
             let campaign = Campaign::parse("example", example, 0).unwrap();
             for CampaignPattern { name, keys, max_bytes, rate_limit_bps, .. } in &campaign.patterns
             {

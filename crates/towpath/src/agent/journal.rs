@@ -354,7 +354,7 @@ pub(super) fn verify_unused(device: &DeviceFile) -> Result<(), CliError> {
 
 fn already_running() -> CliError {
     CliError::Unavailable {
-        what: "another `towpath agent run` uses the state of this device".to_owned(),
+        what: "another `towpath agent run` or `walk` uses the state of this device".to_owned(),
         hint: "stop it first, or join with another file: `towpath agent --config FILE`".to_owned(),
     }
 }

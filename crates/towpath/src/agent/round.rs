@@ -1,8 +1,9 @@
-//! Runs of a campaign: checks before a run, the run itself, and its outcome.
+//! Runs of a campaign: checks before a run, and the run itself.
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use towpath_campaign::{
@@ -10,17 +11,18 @@ use towpath_campaign::{
     PlannedRun,
 };
 use towpath_live as live;
+use towpath_live::interfaces_towards;
 use towpath_live::protocol::Secret;
-use towpath_live::{LiveError, interfaces_towards};
 use towpath_os::clock::unix_us;
 use towpath_os::interrupt;
+use towpath_result::Record;
 use towpath_result::format::text::wrap;
 use towpath_result::store::{StoredRun, result_files};
-use towpath_result::{Record, SubflowEnd, Summary};
 use towpath_scenario::Transport;
 
-use super::journal::{Journal, JournalEntry, RunKey, day_of, missing, short};
-use super::schedule::KnownCampaign;
+use super::journal::{Journal, JournalEntry, RunKey, day_of, missing};
+use super::run_result::{classify, is_complete, refusal_wait, stored_state, used_bytes};
+use super::schedule::{KnownCampaign, WalkRound};
 use super::servers::{MissingRun, NearestServer, nearest, servers};
 use crate::error::CliError;
 use crate::measure::{DeviceRun, PreparedRun, measure_together};
@@ -29,16 +31,6 @@ use crate::upload::{
     AddressForm, DeviceClient, DeviceError, OwnerLimits, QueueableResult, Uploader,
 };
 
-/// Bytes of a run beyond its payload: handshakes, control connection and the server's report.
-const RUN_OVERHEAD_BYTES: u64 = 500_000;
-/// Part of [`RUN_OVERHEAD_BYTES`] for handshakes.
-const HANDSHAKE_BYTES: u64 = 50_000;
-/// Bytes of a retransmitted packet, at most.
-const PACKET_BYTES: u64 = 1_500;
-/// Bytes of a datagram of `udping` and its reply, with headers.
-const PROBE_BYTES: u64 = 200;
-/// Longest time that a server may have a device wait before the only repetition.
-const MAX_REFUSAL_WAIT: Duration = Duration::from_mins(1);
 /// Age from which access to a server is renewed. Collectors grant it for 10 minutes.
 const MAX_ACCESS_AGE: Duration = Duration::from_mins(4);
 /// Maximum width of progress in columns.
@@ -48,9 +40,9 @@ const FOREIGN_ADDRESSES: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// Maker of runs.
 #[derive(Debug)]
-pub(super) struct RunMaker<'a> {
-    pub(super) client: &'a DeviceClient,
-    pub(super) uploader: &'a Uploader,
+pub(super) struct RunMaker {
+    pub(super) client: DeviceClient,
+    pub(super) uploader: Uploader,
     pub(super) journal: Journal,
     pub(super) limits: OwnerLimits,
     /// Folder of results until they are queued.
@@ -59,6 +51,8 @@ pub(super) struct RunMaker<'a> {
     pub(super) keep: bool,
     /// True if outcomes are printed as JSON.
     pub(super) json: bool,
+    /// True if a run that the user ends early has a result, as in a walk.
+    pub(super) keeps_interrupted: bool,
     /// Server of a round.
     pub(super) selection: Option<ServerSelection>,
 }
@@ -72,6 +66,26 @@ pub(super) struct ServerSelection {
     access_us: u64,
     outcome: Result<NearestServer, MissingRun>,
 }
+
+/// Runs of a round that can begin, and those that an address or an interface prevents.
+#[derive(Debug)]
+struct CheckedRound<'a> {
+    ready: Vec<(CheckedRun<'a>, DeviceRun)>,
+    prevented: Vec<(CheckedRun<'a>, MissingRun)>,
+}
+
+/// Run that was made, or failed.
+#[derive(Debug)]
+pub(super) struct MeasuredRun {
+    pub(super) transport: Transport,
+    pub(super) state: OutcomeState,
+    /// Result; `None` without one.
+    pub(super) result: Option<StoredRun>,
+}
+
+/// Observer of the records of runs in progress, with the index of the run. Returns a line of
+/// progress.
+pub(super) type RunObserver<'a> = &'a (dyn Fn(usize, &Record) -> Option<String> + Sync);
 
 /// Run that passed the checks which need no server.
 #[derive(Debug, Clone)]
@@ -104,7 +118,7 @@ impl ServerSelection {
     }
 }
 
-impl RunMaker<'_> {
+impl RunMaker {
     /// Makes runs of a round, which end before `until_us` at the latest begin. One run, or all of a
     /// mobile round.
     pub(super) fn measure(
@@ -114,22 +128,12 @@ impl RunMaker<'_> {
         planned: &[PlannedRun],
         ui: &mut Ui,
     ) -> Result<(), CliError> {
-        let campaign = &known.campaign;
-        let is_mobile = campaign.mode == CampaignMode::Mobile;
-        let runs = planned.iter().filter_map(|run| {
-            let pattern = campaign.patterns.get(run.pattern)?;
-            let key = RunKey { campaign: campaign.name.clone(), round, run: run.index };
-            let addresses =
-                if campaign.full_addresses { AddressForm::Full } else { AddressForm::Prefix };
-            Some(CheckedRun { key, planned: run, pattern, bytes: pattern.max_bytes, addresses })
-        });
-        let runs: Vec<_> = runs.collect();
-        if let Err((reason, detail)) = self.verify_limits(known, &runs) {
-            return runs.iter().try_for_each(|run| {
-                self.end(&run.key, missing(reason, &detail), 0, &label(run), ui)
-            });
-        }
-        let server = match self.server(known, round, planned) {
+        let runs = checked_runs(&known.campaign, round, planned);
+        let server = match self.verify_limits(known, planned) {
+            Ok(()) => self.server(known, round, planned),
+            Err(missing) => Err(missing),
+        };
+        let server = match server {
             Ok(server) => server,
             Err((reason, detail)) => {
                 return runs.iter().try_for_each(|run| {
@@ -137,28 +141,82 @@ impl RunMaker<'_> {
                 });
             }
         };
-        let mut ready = Vec::new();
+        let CheckedRound { ready, prevented } = self.prepare_all(known, runs, &server);
+        for (run, (reason, detail)) in prevented {
+            self.end(&run.key, missing(reason, &detail), 0, &label(&run), ui)?;
+        }
+        self.execute(&ready, until_us, &|_, _| None, ui).map(|_| ())
+    }
+
+    /// Makes the runs of a round that the user starts. If none of them can begin, returns the
+    /// reason and leaves the journal unchanged, so that the round can be made later.
+    pub(super) fn walk(
+        &mut self,
+        known: &KnownCampaign,
+        walk: &WalkRound,
+        observer: RunObserver<'_>,
+        ui: &mut Ui,
+    ) -> Result<Result<Vec<MeasuredRun>, MissingRun>, CliError> {
+        let WalkRound { round, until_us, runs: planned, entry, .. } = walk;
+        let runs = checked_runs(&known.campaign, *round, planned);
+        let server = match self.verify_limits(known, planned) {
+            Ok(()) => self.server(known, *round, planned),
+            Err(missing) => Err(missing),
+        };
+        let server = match server {
+            Ok(server) => server,
+            Err(missing) => return Ok(Err(missing)),
+        };
+        let CheckedRound { ready, prevented } = self.prepare_all(known, runs, &server);
+        if interrupt::is_interrupted() {
+            let detail = "it was stopped before it began".to_owned();
+            return Ok(Err((MissingReason::Interrupted, detail)));
+        }
+        if ready.is_empty() {
+            let first = prevented.into_iter().map(|(_, missing)| missing).next();
+            let empty = || (MissingReason::Failed, "the campaign has changed".to_owned());
+            return Ok(Err(first.unwrap_or_else(empty)));
+        }
+        self.journal.add(entry.clone())?;
+        let mut measured = Vec::new();
+        for (run, (reason, detail)) in prevented {
+            let state = missing(reason, &detail);
+            self.end(&run.key, state.clone(), 0, &label(&run), ui)?;
+            measured.push(MeasuredRun { transport: run.planned.transport, state, result: None });
+        }
+        measured.extend(self.execute(&ready, *until_us, observer, ui)?);
+        Ok(Ok(measured))
+    }
+
+    /// Describes all runs for the engine, and separates those that are prevented.
+    fn prepare_all<'b>(
+        &self,
+        known: &KnownCampaign,
+        runs: Vec<CheckedRun<'b>>,
+        server: &NearestServer,
+    ) -> CheckedRound<'b> {
+        let is_mobile = known.campaign.mode == CampaignMode::Mobile;
+        let mut round = CheckedRound { ready: Vec::new(), prevented: Vec::new() };
         for run in runs {
-            match self.prepare(&run, &server, is_mobile) {
-                Ok(device_run) => ready.push((run, device_run)),
-                Err((reason, detail)) => {
-                    self.end(&run.key, missing(reason, &detail), 0, &label(&run), ui)?;
-                }
+            match self.prepare(&run, server, is_mobile) {
+                Ok(device_run) => round.ready.push((run, device_run)),
+                Err(missing) => round.prevented.push((run, missing)),
             }
         }
-        self.execute(&ready, until_us, ui)
+        round
     }
 
     /// Checks the limits of owner and campaign, which no run may exceed.
-    fn verify_limits(
+    pub(super) fn verify_limits(
         &self,
         known: &KnownCampaign,
-        runs: &[CheckedRun<'_>],
+        planned: &[PlannedRun],
     ) -> Result<(), MissingRun> {
         let now_us = unix_us();
         let day = day_of(now_us);
-        let bytes = runs.iter().map(|run| run.bytes).fold(0, u64::saturating_add);
-        let duration = runs.iter().map(|run| run.pattern.duration).max().unwrap_or_default();
+        let patterns = || planned.iter().filter_map(|run| known.campaign.patterns.get(run.pattern));
+        let bytes = patterns().map(|pattern| pattern.max_bytes).fold(0, u64::saturating_add);
+        let duration = patterns().map(|pattern| pattern.duration).max().unwrap_or_default();
         let state = self.journal.state();
         let by_owner = |reason| (MissingReason::OwnerLimit, reason);
         self.limits.verify_time(now_us, duration).map_err(by_owner)?;
@@ -182,14 +240,14 @@ impl RunMaker<'_> {
         let selected = self.selection.as_mut();
         let selected = selected.filter(|old| old.campaign == campaign.name && old.round == round);
         if let Some(selection) = selected {
-            selection.renew_access(self.client, campaign);
+            selection.renew_access(&self.client, campaign);
             return selection.outcome.clone();
         }
         let port = planned.first().map_or(0, |run| run.port);
         let limits = &self.limits;
         let verify = |address: IpAddr| verify_interfaces(limits, &interfaces(address, false));
         let access_us = unix_us();
-        let outcome = match servers(self.client, campaign) {
+        let outcome = match servers(&self.client, campaign) {
             Ok(servers) => nearest(servers, port, &verify),
             Err(error) => Err((MissingReason::NoServer, server_list_failure(&error))),
         };
@@ -255,8 +313,10 @@ impl RunMaker<'_> {
         &mut self,
         runs: &[(CheckedRun<'_>, DeviceRun)],
         until_us: u64,
+        observer: RunObserver<'_>,
         ui: &mut Ui,
-    ) -> Result<(), CliError> {
+    ) -> Result<Vec<MeasuredRun>, CliError> {
+        let mut measured = Vec::new();
         let mut prepared = Vec::new();
         let mut checked = Vec::new();
         for (index, (run, device_run)) in runs.iter().enumerate() {
@@ -267,7 +327,9 @@ impl RunMaker<'_> {
                 }
                 Err(error) => {
                     let state = missing(MissingReason::Failed, &error.to_string());
-                    self.end(&run.key, state, 0, &label(run), ui)?;
+                    self.end(&run.key, state.clone(), 0, &label(run), ui)?;
+                    let transport = run.planned.transport;
+                    measured.push(MeasuredRun { transport, state, result: None });
                 }
             }
         }
@@ -278,7 +340,7 @@ impl RunMaker<'_> {
             day,
             bytes: run.bytes,
         }))?;
-        let mut results = measure_together(&mut prepared);
+        let mut results = measure(&mut prepared, observer, ui);
         if let [Err(error)] = results.as_slice()
             && let Some(wait) = refusal_wait(error)
             && unix_us().saturating_add(wait.as_micros() as u64) < until_us
@@ -286,15 +348,23 @@ impl RunMaker<'_> {
             ui.progress(&format!("the server refuses; next attempt in {} s", wait.as_secs()));
             live::pause(wait);
             if !interrupt::is_interrupted() {
-                results = measure_together(&mut prepared);
+                results = measure(&mut prepared, observer, ui);
             }
         }
         for ((run, prepared), result) in checked.iter().zip(&prepared).zip(results) {
-            let (state, bytes) = self.conclude(run, prepared, result);
-            self.end(&run.key, state, bytes, &label(run), ui)?;
+            let (state, bytes) = match &result {
+                Ok(result) => self.conclude(run, prepared, result),
+                Err(error) => {
+                    let (reason, bytes) = classify(error, run.bytes);
+                    (missing(reason, &error.to_string()), bytes)
+                }
+            };
+            self.end(&run.key, state.clone(), bytes, &label(run), ui)?;
             self.remove_result(&run.key);
+            let transport = run.planned.transport;
+            measured.push(MeasuredRun { transport, state, result: result.ok() });
         }
-        Ok(())
+        Ok(measured)
     }
 
     /// Returns the outcome of a run that was made, and its bytes. Queues its result.
@@ -302,21 +372,15 @@ impl RunMaker<'_> {
         &self,
         run: &CheckedRun<'_>,
         prepared: &PreparedRun,
-        result: Result<StoredRun, CliError>,
+        result: &StoredRun,
     ) -> (OutcomeState, u64) {
-        let result = match result {
-            Ok(result) => result,
-            Err(error) => {
-                let (reason, bytes) = classify(&error, run.bytes);
-                return (missing(reason, &error.to_string()), bytes);
-            }
-        };
-        let bytes = used_bytes(&result);
-        if interrupt::is_interrupted() {
+        let bytes = used_bytes(result);
+        let is_usable = self.keeps_interrupted || result.summary.as_ref().is_some_and(is_complete);
+        if interrupt::is_interrupted() && !is_usable {
             let state = missing(MissingReason::Interrupted, "the agent was stopped during the run");
             return (state, bytes);
         }
-        let path = prepared.result_path(&result);
+        let path = prepared.result_path(result);
         let queued = path.map(|path| self.queue(&path, run.addresses)).transpose();
         let state = match queued {
             Ok(Some(id)) => stored_state(id, result.summary.as_ref()),
@@ -376,6 +440,35 @@ impl RunMaker<'_> {
     }
 }
 
+/// Returns the runs of a round whose patterns the campaign has.
+fn checked_runs<'a>(
+    campaign: &'a Campaign,
+    round: u32,
+    planned: &'a [PlannedRun],
+) -> Vec<CheckedRun<'a>> {
+    let addresses = if campaign.full_addresses { AddressForm::Full } else { AddressForm::Prefix };
+    let checked = planned.iter().filter_map(|run| {
+        let pattern = campaign.patterns.get(run.pattern)?;
+        let key = RunKey { campaign: campaign.name.clone(), round, run: run.index };
+        Some(CheckedRun { key, planned: run, pattern, bytes: pattern.max_bytes, addresses })
+    });
+    checked.collect()
+}
+
+/// Makes runs at the same time, and prints the lines of the observer meanwhile.
+fn measure(
+    prepared: &mut [PreparedRun],
+    observer: RunObserver<'_>,
+    ui: &mut Ui,
+) -> Vec<Result<StoredRun, CliError>> {
+    let ui = Mutex::new(ui);
+    measure_together(prepared, &|index, record| {
+        if let Some(line) = observer(index, record) {
+            ui.lock().unwrap_or_else(PoisonError::into_inner).progress(&line);
+        }
+    })
+}
+
 /// Prints an outcome: a line of progress, and JSON on request.
 fn print(outcome: &Outcome, label: &str, json: bool, ui: &mut Ui) -> Result<(), CliError> {
     use std::io::Write as _;
@@ -401,110 +494,8 @@ fn label(run: &CheckedRun<'_>) -> String {
     format!("{} over {transport}, {family}, port {port}: ", run.pattern.name)
 }
 
-/// Returns the outcome of a run whose result is queued.
-fn stored_state(result: String, summary: Option<&Summary>) -> OutcomeState {
-    let warnings = summary.map(|summary| summary.warnings.as_slice()).unwrap_or_default();
-    let invalid = warnings.iter().find_map(|warning| warning.text.strip_prefix("invalid: "));
-    match (invalid, summary) {
-        (Some(detail), _) => OutcomeState::Invalid { result, detail: short(detail) },
-        (None, Some(_)) => OutcomeState::Stored { result },
-        (None, None) => {
-            OutcomeState::Invalid { result, detail: "the result has no summary".to_owned() }
-        }
-    }
-}
-
-/// Returns the reason of a failed run, and the bytes that count: all reserved ones unless the
-/// traffic cannot have begun.
-fn classify(error: &CliError, reserved: u64) -> (MissingReason, u64) {
-    if interrupt::is_interrupted() {
-        return (MissingReason::Interrupted, reserved);
-    }
-    let before_traffic = RUN_OVERHEAD_BYTES.min(reserved);
-    match live_error(error) {
-        Some(LiveError::Connect { .. } | LiveError::FirstPath { .. }) => {
-            (MissingReason::Unreachable, before_traffic)
-        }
-        Some(LiveError::Refused(_)) => (MissingReason::Refused, before_traffic),
-        Some(
-            LiveError::Untrusted { .. }
-            | LiveError::Unprotected { .. }
-            | LiveError::Exhausted { .. }
-            | LiveError::Listen { .. },
-        ) => (MissingReason::Failed, before_traffic),
-        Some(LiveError::Protocol(_) | LiveError::System { .. }) | None => {
-            (MissingReason::Failed, reserved)
-        }
-    }
-}
-
-fn live_error(error: &CliError) -> Option<&LiveError> {
-    let CliError::Failed { source, .. } = error else { return None };
-    source.downcast_ref()
-}
-
-/// Returns the time after which a refused run may be repeated, if the server names one.
-fn refusal_wait(error: &CliError) -> Option<Duration> {
-    let Some(LiveError::Refused(refusal)) = live_error(error) else { return None };
-    let wait = Duration::from_secs(refusal.retry_after_s?.into());
-    (wait <= MAX_REFUSAL_WAIT).then_some(wait)
-}
-
 fn server_list_failure(error: &DeviceError) -> String {
     format!("the collector names no test server: {}", error.refusal().text)
-}
-
-/// Returns the bytes that a run needed: payload, headers, retransmissions, and the control
-/// connection.
-fn used_bytes(run: &StoredRun) -> u64 {
-    let mut sent = std::collections::BTreeMap::new();
-    let (mut probes, mut interface_bytes) = (0_u64, 0_u64);
-    for record in &run.records {
-        match record {
-            Record::Subflow(subflow) => {
-                let key = (subflow.flow, subflow.stream, subflow.direction, subflow.subflow);
-                let bytes = match subflow.side {
-                    SubflowEnd::Sender => subflow.bytes_sent,
-                    SubflowEnd::Receiver => subflow.bytes_received,
-                };
-                let max = sent.entry(key).or_insert(0_u64);
-                *max = bytes.max(*max);
-            }
-            Record::Probe(_) => probes += 1,
-            Record::Interface(interface) => {
-                interface_bytes = interface_bytes
-                    .saturating_add(interface.rx_bytes)
-                    .saturating_add(interface.tx_bytes);
-            }
-            Record::Meta(_)
-            | Record::Interval(_)
-            | Record::Link(_)
-            | Record::Account(_)
-            | Record::Event(_)
-            | Record::Message(_)
-            | Record::Datagrams(_)
-            | Record::Capture(_)
-            | Record::Sequence(_)
-            | Record::Counter(_)
-            | Record::Timing(_)
-            | Record::Summary(_) => {}
-        }
-    }
-    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let (mut carried, mut payload) = (sum(&mut sent.into_values()), 0);
-    if let Some(summary) = &run.summary {
-        let retransmitted = summary.subflows.iter().map(|flow| flow.retransmissions * PACKET_BYTES);
-        let arrived = summary.subflows.iter().map(|subflow| subflow.bytes);
-        carried = carried.max(sum(&mut arrived.chain(retransmitted)));
-        payload = sum(&mut summary.flows.iter().map(|flow| flow.bytes));
-    }
-    // Those of paths contain retransmissions. With QUIC, they also contain the handshake, and all
-    // but the headers of IP and UDP.
-    let headers = |bytes: u64, share: u64| bytes.saturating_add(bytes / share);
-    let transferred = headers(payload, 8)
-        .saturating_add(RUN_OVERHEAD_BYTES)
-        .max(headers(carried, 16).saturating_add(RUN_OVERHEAD_BYTES - HANDSHAKE_BYTES));
-    transferred.saturating_add(probes.saturating_mul(PROBE_BYTES)).max(interface_bytes)
 }
 
 /// Returns the interfaces that a run to an address could use: that of the route, or all.
@@ -544,62 +535,4 @@ pub(super) fn verify_interfaces(limits: &OwnerLimits, names: &[String]) -> Resul
         let path = Path::new("/sys/class/net").join(name).join("uevent");
         limits.verify_interface(name, &fs::read_to_string(path).unwrap_or_default())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use towpath_result::Warning;
-    use towpath_result::input::ReadBudget;
-    use towpath_result::store::read_run_within;
-
-    use super::*;
-
-    fn stored_run() -> StoredRun {
-        let text = include_str!("../../../towpath-result/tests/fixtures/result-v1.jsonl");
-        StoredRun::new(read_run_within(text.as_bytes(), &ReadBudget::of(u64::MAX)).unwrap(), None)
-    }
-
-    #[test]
-    fn a_network_change_makes_a_result_invalid_and_a_failed_flow_does_not() {
-        let mut summary = stored_run().summary.unwrap();
-        summary.ok = false;
-        let stored = OutcomeState::Stored { result: "ab".to_owned() };
-        assert_eq!(stored_state("ab".to_owned(), Some(&summary)), stored);
-        let text = format!("invalid: at 1.2 s, {}", "wlan0 lost its carrier ".repeat(20));
-        summary.warnings.push(Warning { text, hint: None });
-        let OutcomeState::Invalid { detail, .. } = stored_state("ab".to_owned(), Some(&summary))
-        else {
-            panic!()
-        };
-        assert!(detail.starts_with("at 1.2 s, wlan0") && detail.len() <= 200, "{detail}");
-        let without = stored_state("ab".to_owned(), None);
-        assert!(matches!(without, OutcomeState::Invalid { .. }));
-    }
-
-    #[test]
-    fn bytes_of_a_run_have_headers_and_the_control_connection() {
-        let run = stored_run();
-        let payload: u64 =
-            run.summary.iter().flat_map(|all| &all.flows).map(|flow| flow.bytes).sum();
-        let used = used_bytes(&run);
-        assert!(used >= payload + payload / 8 + RUN_OVERHEAD_BYTES, "{used} {payload}");
-        let empty = StoredRun { summary: None, records: Vec::new(), ..run };
-        assert_eq!(used_bytes(&empty), RUN_OVERHEAD_BYTES);
-    }
-
-    #[test]
-    fn only_failures_before_the_traffic_return_their_bytes() {
-        let failed = |error: LiveError| classify(&CliError::failed(error, None), 9_000_000);
-        let connect = LiveError::Connect {
-            target: "eu-1".to_owned(),
-            transport: Transport::Tcp,
-            reason: "no answer".to_owned(),
-        };
-        assert_eq!(failed(connect), (MissingReason::Unreachable, RUN_OVERHEAD_BYTES));
-        let lost = LiveError::Protocol("the connection ended".to_owned());
-        assert_eq!(failed(lost), (MissingReason::Failed, 9_000_000));
-        let internal = CliError::Internal("x".to_owned());
-        assert_eq!(classify(&internal, 100), (MissingReason::Failed, 100));
-        assert_eq!(refusal_wait(&internal), None);
-    }
 }

@@ -7,24 +7,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_campaign::{
-    CampaignList, MAX_OUTCOMES, MissingReason, Outcome, OutcomeState, PublicKey,
-};
+use towpath_campaign::{CampaignList, PublicKey};
 use towpath_live as live;
 use towpath_net::Instant;
 use towpath_os::clock::unix_us;
-use towpath_os::files::{Dir, ReadAccess};
 use towpath_os::{Clock, interrupt};
 use towpath_result::Warning;
 use towpath_result::format;
 
-use super::journal::{Journal, JournalEntry, RunKey, missing, results_folder};
-use super::offers::{campaign_key, verify};
+use super::offers::verify;
+use super::reporting::{AgentEnd, FetchError};
 use super::round::RunMaker;
 use super::schedule::{KnownCampaign, NextStep, Participant, next_step};
 use crate::error::CliError;
 use crate::ui::Ui;
-use crate::upload::{DeviceClient, DeviceError, DeviceFile, UploadState, Uploader};
+use crate::upload::{DeviceError, DeviceFile};
 
 /// Bounds of the time between two requests for campaigns.
 const MIN_POLL: Duration = Duration::from_secs(1);
@@ -61,30 +58,13 @@ pub(super) fn run(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let device = file.load_joined()?;
-    let key = campaign_key(&device, file)?;
-    let (url, token) = (device.collector.clone(), Some(device.token.clone()));
-    let client = DeviceClient::new(url, token, device.ca.as_deref())?;
-    let uploader = Uploader::for_device(&device)?;
-    let journal = Journal::open(file, unix_us())?;
-    let folder = results_folder(file);
-    Dir::private(&folder, ReadAccess::OwnerOnly)
-        .map_err(|source| CliError::unwritable(&folder, source, None))?;
+    let (maker, key) = RunMaker::open(&device, file)?;
     interrupt::catch();
-    let maker = RunMaker {
-        client: &client,
-        uploader: &uploader,
-        journal,
-        limits: device.limits.clone(),
-        folder,
-        keep: arguments.keep,
-        json: arguments.json,
-        selection: None,
-    };
     let clock = Clock::start();
     let mut agent = DeviceAgent {
         file,
         key,
-        maker,
+        maker: RunMaker { keep: arguments.keep, json: arguments.json, ..maker },
         clock,
         poll: PollTimer::new(clock.now()),
         sending: PollTimer::new(clock.now()),
@@ -95,27 +75,7 @@ pub(super) fn run(
     match agent.run(arguments.once, ui) {
         Ok(()) if interrupt::is_interrupted() => Ok(ExitCode::from(130)),
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // The reason is not the command line.
-        Err(AgentEnd::Stopped(error)) => {
-            ui.error(&error);
-            Ok(ExitCode::from(1))
-        }
-        Err(AgentEnd::Failed(error)) => Err(error),
-    }
-}
-
-/// Reason why the agent ends by itself.
-#[derive(Debug)]
-enum AgentEnd {
-    /// The collector does not accept the device, or cannot be reached with `--once`.
-    Stopped(CliError),
-    /// Problem of this host.
-    Failed(CliError),
-}
-
-impl From<CliError> for AgentEnd {
-    fn from(error: CliError) -> Self {
-        Self::Failed(error)
+        Err(end) => end.conclude(ui),
     }
 }
 
@@ -162,7 +122,7 @@ impl PollTimer {
 struct DeviceAgent<'a> {
     file: &'a DeviceFile,
     key: PublicKey,
-    maker: RunMaker<'a>,
+    maker: RunMaker,
     clock: Clock,
     poll: PollTimer,
     /// Times of uploads and reports.
@@ -177,9 +137,7 @@ impl DeviceAgent<'_> {
     fn run(&mut self, once: bool, ui: &mut Ui) -> Result<(), AgentEnd> {
         let ended = self.run_until_interrupt(once, ui);
         if interrupt::is_interrupted() {
-            // One attempt: what is not sent now is sent at the next start.
-            self.maker.uploader.send_last(ui)?;
-            self.report(ui)?;
+            self.maker.send_all(ui)?;
         }
         ended
     }
@@ -199,7 +157,7 @@ impl DeviceAgent<'_> {
             match next_step(state, &self.campaigns, &self.participant, unix_us()) {
                 NextStep::Note(entry) => self.maker.journal.add([entry])?,
                 NextStep::Conclude { key, reason, detail } => {
-                    self.conclude(&key, reason, detail, ui)?;
+                    self.maker.conclude_planned(&key, reason, detail, ui)?;
                 }
                 NextStep::Measure { campaign, round, until_us, runs } => {
                     self.maker.limits = self.file.load_joined()?.limits;
@@ -227,44 +185,25 @@ impl DeviceAgent<'_> {
         live::pause(until_poll.min(until_round).min(MAX_SLEEP));
     }
 
-    fn conclude(
-        &mut self,
-        key: &RunKey,
-        reason: MissingReason,
-        detail: &str,
-        ui: &mut Ui,
-    ) -> Result<(), CliError> {
-        let running = self.maker.journal.state().running();
-        if running.is_some_and(|(running, _)| running == key) {
-            return self.maker.recover(key, ui);
-        }
-        self.maker.end(key, missing(reason, detail), 0, "", ui)
-    }
-
     /// Fetches and verifies the campaigns. Only an error that needs the owner ends the agent.
     fn poll(&mut self, once: bool, ui: &mut Ui) -> Result<(), AgentEnd> {
-        match self.fetch() {
+        match self.maker.fetch() {
             Ok((state, list)) => {
                 self.participant.joined_us = u64::try_from(state.joined_us).unwrap_or_default();
-                if state.consent < state.current_consent {
-                    return Err(AgentEnd::Stopped(outdated_consent(state.current_consent)));
-                }
                 self.poll.on_reply(self.clock.now(), list.poll_s);
                 self.accept(&list, ui);
                 Ok(())
             }
-            Err(DeviceError::Unreachable(refusal) | DeviceError::Foreign(refusal)) if !once => {
+            Err(FetchError::Collector(
+                DeviceError::Unreachable(refusal) | DeviceError::Foreign(refusal),
+            )) if !once => {
                 let wait = self.poll.on_failure(self.clock.now(), random());
                 let text = format!("{}; next attempt in {} s", refusal.text, wait.as_secs());
                 ui.progress(&text);
                 Ok(())
             }
-            Err(error) => Err(AgentEnd::Stopped(error.into())),
+            Err(error) => Err(error.into()),
         }
-    }
-
-    fn fetch(&self) -> Result<(towpath_result::device::DeviceState, CampaignList), DeviceError> {
-        Ok((self.maker.client.state()?, self.maker.client.campaigns()?))
     }
 
     fn accept(&mut self, list: &CampaignList, ui: &mut Ui) {
@@ -288,13 +227,11 @@ impl DeviceAgent<'_> {
     /// after each attempt.
     fn send(&mut self, ui: &mut Ui) -> Result<(), AgentEnd> {
         let is_all_sent = |agent: &Self| agent.maker.journal.state().pending().next().is_none();
-        if is_all_sent(self) || self.clock.now() < self.sending.next {
+        let waits = interrupt::is_interrupted() || self.clock.now() < self.sending.next;
+        if is_all_sent(self) || waits {
             return Ok(());
         }
-        if let Some(refusal) = self.maker.uploader.send_waiting(ui)? {
-            return Err(AgentEnd::Stopped(refusal.into()));
-        }
-        self.report(ui)?;
+        self.maker.send_all(ui)?;
         self.maker.journal.compact(self.file, unix_us())?;
         let now = self.clock.now();
         if is_all_sent(self) {
@@ -303,62 +240,6 @@ impl DeviceAgent<'_> {
             self.sending.on_failure(now, random());
         }
         Ok(())
-    }
-
-    /// Reports outcomes whose results the collector has.
-    fn report(&mut self, ui: &mut Ui) -> Result<(), AgentEnd> {
-        let outcomes = self.reportable()?;
-        for batch in outcomes.chunks(MAX_OUTCOMES) {
-            match self.maker.client.report(batch.to_vec()) {
-                Ok(_) => {
-                    let runs = batch.iter().map(RunKey::of).collect();
-                    self.maker.journal.add([JournalEntry::Reported { runs }])?;
-                }
-                Err(DeviceError::Unreachable(refusal) | DeviceError::Foreign(refusal)) => {
-                    ui.progress(&format!("outcomes are not reported yet: {}", refusal.text));
-                    return Ok(());
-                }
-                Err(error) => return Err(AgentEnd::Stopped(error.into())),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns outcomes that can be reported. A result that the collector refuses is missing.
-    fn reportable(&mut self) -> Result<Vec<Outcome>, CliError> {
-        let mut outcomes = Vec::new();
-        let mut refused = Vec::new();
-        for outcome in self.maker.journal.state().pending() {
-            let (OutcomeState::Stored { result } | OutcomeState::Invalid { result, .. }) =
-                &outcome.state
-            else {
-                outcomes.push(outcome.clone());
-                continue;
-            };
-            match self.maker.uploader.upload_state(result)? {
-                UploadState::Waiting => {}
-                UploadState::Sent => outcomes.push(outcome.clone()),
-                UploadState::Refused(reason) => {
-                    let detail = format!("the collector refuses the result: {reason}");
-                    let state = missing(MissingReason::Failed, &detail);
-                    refused.push(Outcome { state, ..outcome.clone() });
-                }
-            }
-        }
-        let entries = refused.iter().cloned().map(|outcome| JournalEntry::Pending { outcome });
-        self.maker.journal.add(entries)?;
-        outcomes.extend(refused);
-        Ok(outcomes)
-    }
-}
-
-fn outdated_consent(version: u32) -> CliError {
-    CliError::Unavailable {
-        what: format!(
-            "the collector has a newer consent text, version {version}: nothing is measured until \
-             you accept it"
-        ),
-        hint: "read it with `towpath agent consent`, then start the agent again".to_owned(),
     }
 }
 

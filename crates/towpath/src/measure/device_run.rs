@@ -9,10 +9,11 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use towpath_live::path_name;
 use towpath_live::protocol::Secret;
 use towpath_live::{Fingerprint, LocalBind, MeasureRequest, MobileSession, interfaces_towards};
+use towpath_result::Record;
 use towpath_result::store::StoredRun;
 use towpath_scenario::Transport;
 
-use super::{MeasureArguments, measure_once, plan, test_plan};
+use super::{MeasureArguments, measure_and_store, plan, test_plan};
 use crate::error::CliError;
 use crate::files::ResultFolder;
 
@@ -56,7 +57,6 @@ pub(crate) struct DeviceRun {
 /// Run that is ready to start.
 #[derive(Debug)]
 pub(crate) struct PreparedRun {
-    arguments: MeasureArguments,
     request: MeasureRequest,
     folder: ResultFolder,
 }
@@ -87,7 +87,7 @@ impl PreparedRun {
             session: None,
             mobile: run.mobile,
         };
-        Ok(Self { arguments, request, folder })
+        Ok(Self { request, folder })
     }
 
     /// Returns the path of a stored result.
@@ -98,7 +98,12 @@ impl PreparedRun {
 
 /// Makes runs at the same time. Those of a mobile host end together. Returns results in the order
 /// of the runs.
-pub(crate) fn measure_together(runs: &mut [PreparedRun]) -> Vec<Result<StoredRun, CliError>> {
+///
+/// `on_record` receives the index of a run and each of its live records, from several threads.
+pub(crate) fn measure_together(
+    runs: &mut [PreparedRun],
+    on_record: &(dyn Fn(usize, &Record) + Sync),
+) -> Vec<Result<StoredRun, CliError>> {
     if let Some(first) = runs.first().filter(|run| run.request.mobile) {
         let session = MobileSession::new(&first.request.scenario);
         for run in runs.iter_mut() {
@@ -108,9 +113,10 @@ pub(crate) fn measure_together(runs: &mut [PreparedRun]) -> Vec<Result<StoredRun
     thread::scope(|scope| {
         let threads: Vec<_> = runs
             .iter()
-            .map(|run| {
-                let place = (&run.folder, None);
-                scope.spawn(move || measure_once(&run.arguments, &run.request, place, &mut |_| {}))
+            .enumerate()
+            .map(|(index, run)| {
+                let mut on_record = move |record: &Record| on_record(index, record);
+                scope.spawn(move || measure_and_store(&run.request, &run.folder, &mut on_record))
             })
             .collect();
         let panicked = || Err(CliError::Internal("a thread panicked".to_owned()));

@@ -255,7 +255,7 @@ fn test_plan(
     Ok(TestPlan { scenario: scenario.source.clone(), transport, settings })
 }
 
-/// Makes one run. Records are on disk during the run, and sorted after its end.
+/// Makes one run, and prints its progress. Stores it as [`measure_and_store`] does.
 ///
 /// `say` prints lines of progress.
 fn measure_once(
@@ -265,7 +265,6 @@ fn measure_once(
     say: &mut (dyn FnMut(Vec<String>) + Send),
 ) -> Result<StoredRun, CliError> {
     let transport = request.plan.transport;
-    let name = format!("{}-{transport}-{}", World::Live, request.repeat);
     if !arguments.quiet {
         let description = &request.scenario.description;
         let title = format!("{description} over {transport}, run {}", request.repeat);
@@ -273,20 +272,8 @@ fn measure_once(
         say(split_lines(&live_header()));
     }
     let mut live = IntervalPrinter::every(arguments.interval, transport);
-    let mut file: Option<ResultFile<'_>> = None;
-    let mut first_error = None;
     let mut live_feed = uploader.map(Uploader::live_feed);
-    let records = live::measure(request, &mut |record| {
-        let mut store = || -> Result<(), CliError> {
-            let file = match &mut file {
-                Some(file) => file,
-                empty => empty.insert(folder.begin(&name)?),
-            };
-            file.add(&json_lines(&[record])?)
-        };
-        if first_error.is_none() {
-            first_error = store().err();
-        }
+    let run = measure_and_store(request, folder, &mut |record| {
         if let Record::Meta(meta) = record
             && let Some(fingerprint) = meta.conditions.get("server certificate")
             && !arguments.quiet
@@ -300,11 +287,38 @@ fn measure_once(
             say(split_lines(&lines));
         }
     })?;
-    if let Some(error) = first_error {
-        return Err(error);
-    }
     if let Some(lines) = live.flush_rest().filter(|_| !arguments.quiet) {
         say(split_lines(&lines));
+    }
+    Ok(run)
+}
+
+/// Makes one run. Records are on disk during the run, and sorted after its end.
+///
+/// `on_record` receives the conditions first, then live records of this host.
+fn measure_and_store(
+    request: &MeasureRequest,
+    folder: &ResultFolder,
+    on_record: &mut (dyn FnMut(&Record) + Send),
+) -> Result<StoredRun, CliError> {
+    let name = format!("{}-{}-{}", World::Live, request.plan.transport, request.repeat);
+    let mut file: Option<ResultFile<'_>> = None;
+    let mut first_error = None;
+    let records = live::measure(request, &mut |record| {
+        let mut store = || -> Result<(), CliError> {
+            let file = match &mut file {
+                Some(file) => file,
+                empty => empty.insert(folder.begin(&name)?),
+            };
+            file.add(&json_lines(&[record])?)
+        };
+        if first_error.is_none() {
+            first_error = store().err();
+        }
+        on_record(record);
+    })?;
+    if let Some(error) = first_error {
+        return Err(error);
     }
     let mut file = match file {
         Some(file) => file,

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::program::{ProgramOutput, Running, TestDir, names, wait_for};
 
 /// A collector, and a device with a configuration folder of its own.
-struct Study {
-    folder: TestDir,
+pub(crate) struct Study {
+    pub(crate) folder: TestDir,
     url: String,
     server: Running,
 }
@@ -31,7 +31,7 @@ impl Study {
     }
 
     /// Runs a command of the operator, which must succeed.
-    fn administer(&self, arguments: &[&str]) -> ProgramOutput {
+    pub(crate) fn administer(&self, arguments: &[&str]) -> ProgramOutput {
         let arguments = [&["collect"], arguments, &["--dir", "data"]].concat();
         let output = self.folder.run(&arguments);
         assert_eq!(output.code, Some(0), "{output}");
@@ -43,7 +43,7 @@ impl Study {
         self.administer(&["device", "invite", name]).out.trim().to_owned()
     }
 
-    fn agent(&self, arguments: &[&str]) -> ProgramOutput {
+    pub(crate) fn agent(&self, arguments: &[&str]) -> ProgramOutput {
         self.folder.run(&[&["agent"], arguments].concat())
     }
 
@@ -62,7 +62,7 @@ impl Study {
     }
 
     /// Returns the device's state as the device prints it, with this exit code.
-    fn status(&self, code: i32) -> Value {
+    pub(crate) fn status(&self, code: i32) -> Value {
         let status = self.agent(&["status", "--json"]);
         assert_eq!(status.code, Some(code), "{status}");
         status.json().remove(0)
@@ -199,15 +199,15 @@ fn a_revoked_device_and_a_missing_collector_are_named() {
 }
 
 /// A study with a test server on this host.
-struct CampaignStudy {
-    study: Study,
+pub(crate) struct CampaignStudy {
+    pub(crate) study: Study,
     server: Running,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl CampaignStudy {
     /// Starts everything, and joins.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let study = Study::start();
         let token = study.administer(&["token", "create", "--name", "eu-1", "--role", "server"]);
         study.folder.write_secret("server-token", token.out);
@@ -234,17 +234,17 @@ impl CampaignStudy {
     }
 
     /// Returns the collector's counts of planned runs.
-    fn counts(&self, name: &str) -> Value {
+    pub(crate) fn counts(&self, name: &str) -> Value {
         self.study.administer(&["campaign", "show", name, "--json"]).json().remove(0)["counts"]
             .clone()
     }
 
     /// Returns the number of tests that the server has begun.
-    fn tests(&self) -> usize {
+    pub(crate) fn tests(&self) -> usize {
         self.server.stderr().matches(" measures ").count()
     }
 
-    fn run_once(&self) -> ProgramOutput {
+    pub(crate) fn run_once(&self) -> ProgramOutput {
         self.study.agent(&["run", "--once", "--json"])
     }
 }
@@ -252,13 +252,13 @@ impl CampaignStudy {
 const TWO_PATTERNS: &str = "[[patterns]]\npattern = \"ping\"\ncount = 3\nperiod = \"20 ms\"\n\
     [[patterns]]\npattern = \"bulk\"\nsize = \"1 MB\"\ndirection = \"down\"\n";
 
-fn send_signal(name: &str, program: &Running) {
+pub(crate) fn send_signal(name: &str, program: &Running) {
     let sent = Command::new("kill").args([name, &program.id().to_string()]).status().unwrap();
     assert!(sent.success());
 }
 
 /// Returns the outcomes in each state, or missing for each reason.
-fn count_outcomes(output: &str, key: &str, value: &str) -> usize {
+pub(crate) fn count_outcomes(output: &str, key: &str, value: &str) -> usize {
     let outcomes = output.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     outcomes.filter(|outcome| outcome[key] == value).count()
 }

@@ -12,6 +12,8 @@
 mod account_kernel;
 #[cfg(feature = "collect")]
 mod agent;
+#[cfg(feature = "collect")]
+mod agent_walk;
 mod cleanup;
 #[cfg(feature = "collect")]
 mod collector;

@@ -266,3 +266,113 @@ fn restart(disk: &[u8]) -> SimulatedDevice {
     }
     device
 }
+
+/// Simulated owner who walks whenever it is possible.
+fn walk(device_state: &mut SimulatedDevice, known: &KnownCampaign, now_us: u64) -> WalkStep {
+    for _ in 0..1_000 {
+        match next_walk_step(&device_state.state, known, &device(), now_us) {
+            WalkStep::Note(entry) => device_state.add(entry),
+            WalkStep::Conclude { key, reason, detail } => {
+                device_state.end(&key, missing(reason, detail));
+            }
+            step @ (WalkStep::Walk(_) | WalkStep::TooEarly { .. } | WalkStep::NoRound) => {
+                return step;
+            }
+        }
+    }
+    panic!("the walk never begins");
+}
+
+/// Carries out a walk; with `is_killed`, its process ends in the middle.
+fn carry_out(device: &mut SimulatedDevice, name: &str, round: &WalkRound, is_killed: bool) {
+    let key =
+        |run: &PlannedRun| RunKey { campaign: name.to_owned(), round: round.round, run: run.index };
+    if let Some(entry) = round.entry.clone() {
+        device.add(entry);
+    }
+    for run in &round.runs {
+        device.add(JournalEntry::Begin { key: key(run), day: 0, bytes: 0 });
+        *device.executed.entry(key(run)).or_default() += 1;
+    }
+    for run in round.runs.iter().filter(|_| !is_killed) {
+        device.end(&key(run), OutcomeState::Stored { result: "ab".to_owned() });
+    }
+}
+
+#[test]
+fn a_walk_makes_the_due_round_then_the_next_one_at_most_a_day_early() {
+    let known = known(EXAMPLE_MOBILE, CampaignState::Active);
+    let (campaigns, mut simulated) = ([known.clone()], SimulatedDevice::default());
+    let first = known.campaign.planned_rounds("phone", START_US, u64::MAX).next().unwrap();
+    let mut now_us = first.at_us + HOUR_US;
+    for number in 0..2 {
+        let WalkStep::Walk(round) = walk(&mut simulated, &known, now_us) else { panic!() };
+        assert_eq!((round.round, round.runs.len()), (first.round + number, 2));
+        carry_out(&mut simulated, "mobile-1", &round, false);
+        let next = simulated.work(&campaigns, &mut now_us, 1_000).unwrap();
+        assert!(next > now_us, "the agent does not repeat the round");
+        now_us = next - 22 * HOUR_US;
+    }
+    let now_us = now_us - 3 * HOUR_US;
+    let WalkStep::TooEarly { at_us, from_us } = walk(&mut simulated, &known, now_us) else {
+        panic!()
+    };
+    assert_eq!(at_us - from_us, 23 * HOUR_US);
+    assert!(from_us > now_us);
+}
+
+#[test]
+fn a_campaign_that_has_not_begun_or_has_no_round_left_has_no_walk() {
+    let mut later = known(EXAMPLE_MOBILE, CampaignState::Active);
+    later.campaign.start_us = START_US + HOUR_US;
+    let mut simulated = SimulatedDevice::default();
+    let step = walk(&mut simulated, &later, START_US);
+    assert!(matches!(step, WalkStep::TooEarly { from_us, .. } if from_us == START_US + HOUR_US));
+    later.campaign.rounds = Some(0);
+    assert_eq!(walk(&mut simulated, &later, START_US), WalkStep::NoRound);
+}
+
+#[test]
+fn an_early_round_that_did_not_begin_is_made_at_its_time_and_delays_no_other() {
+    let known_mobile = known(EXAMPLE_MOBILE, CampaignState::Active);
+    let campaigns = [known_mobile.clone(), stable(CampaignState::Active)];
+    let (mut simulated, mut now_us) = (SimulatedDevice::default(), START_US);
+    let WalkStep::Walk(round) = walk(&mut simulated, &known_mobile, now_us) else { panic!() };
+    assert!(round.at_us > now_us);
+    simulated.add(round.entry.clone().unwrap());
+    while now_us <= round.at_us {
+        let next = simulated.work(&campaigns, &mut now_us, 1_000).unwrap();
+        let is_made = simulated.executed.keys().any(|key| key.campaign == "mobile-1");
+        assert_eq!(is_made, now_us >= round.at_us, "{now_us}");
+        now_us = next;
+    }
+    let stable_runs = simulated.executed.keys().filter(|key| key.campaign == "stable-1").count();
+    assert!(stable_runs > 0 || round.at_us < START_US + HOUR_US);
+}
+
+proptest! {
+    #[test]
+    fn walks_and_their_crashes_change_the_outcome_of_no_other_round(
+        pauses in proptest::collection::vec((0_u64..30, any::<bool>(), any::<bool>()), 1..12),
+    ) {
+        let known = known(EXAMPLE_MOBILE, CampaignState::Active);
+        let (campaigns, mut simulated) = ([known.clone()], SimulatedDevice::default());
+        let mut now_us = START_US;
+        for (hours, walks, is_killed) in pauses {
+            let until_us = now_us + hours * HOUR_US;
+            while now_us < until_us {
+                let next = simulated.work(&campaigns, &mut now_us, 1_000);
+                now_us = next.unwrap().min(until_us);
+            }
+            if walks && let WalkStep::Walk(round) = walk(&mut simulated, &known, now_us) {
+                carry_out(&mut simulated, "mobile-1", &round, is_killed);
+            }
+        }
+        // All planned runs have their outcome once the last walked round is over.
+        let until_us = now_us + 60 * HOUR_US;
+        while now_us < until_us {
+            now_us = simulated.work(&campaigns, &mut now_us, 1_000).unwrap().min(until_us);
+        }
+        verify(&simulated, &known.campaign, until_us);
+    }
+}
