@@ -136,7 +136,6 @@ pub(super) const CRATES: &[CrateRule] = &[
             "towpath-os",
             "towpath-scenario",
             "towpath-result",
-            "towpath-run",
             "towpath-report",
         ],
         must_not_know: "worlds",
@@ -159,6 +158,12 @@ pub(super) const CRATES: &[CrateRule] = &[
         must_not_know: "sockets and namespaces",
     },
     CrateRule {
+        name: "towpath-analysis",
+        platform: Platform::Any,
+        may_use: &["towpath-scenario", "towpath-result", "towpath-report"],
+        must_not_know: "databases and protocol stacks",
+    },
+    CrateRule {
         name: "towpath-campaign",
         platform: Platform::Any,
         may_use: &["towpath-scenario", "towpath-result"],
@@ -167,7 +172,13 @@ pub(super) const CRATES: &[CrateRule] = &[
     CrateRule {
         name: "towpath-collect",
         platform: Platform::Linux,
-        may_use: &["towpath-scenario", "towpath-result", "towpath-campaign", "towpath-report"],
+        may_use: &[
+            "towpath-scenario",
+            "towpath-result",
+            "towpath-campaign",
+            "towpath-report",
+            "towpath-analysis",
+        ],
         must_not_know: "how a run is made",
     },
     CrateRule {
@@ -303,6 +314,7 @@ pub(super) const CRATES: &[CrateRule] = &[
             "towpath-live",
             "towpath-doctor",
             "towpath-campaign",
+            "towpath-analysis",
             "towpath-collect",
         ],
         must_not_know: "how anything is measured or simulated",
