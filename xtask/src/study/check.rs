@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::devices::{CAP_BYTES, Device, DeviceCase};
+use super::truth;
 use crate::Result;
 
 const CAMPAIGNS: [&str; 2] = ["stable", "mobile"];
@@ -16,13 +17,13 @@ const MAX_IDLE_BYTES: u64 = 5_000;
 
 /// Checks that did not hold, and those that did.
 #[derive(Debug, Default)]
-struct Findings {
+pub(super) struct Findings {
     passed: u32,
     failed: Vec<String>,
 }
 
 impl Findings {
-    fn check(&mut self, holds: bool, text: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, holds: bool, text: impl FnOnce() -> String) {
         if holds {
             self.passed += 1;
         } else {
@@ -66,6 +67,7 @@ pub(super) fn report(folder: &Path, devices: &[Device], out: &mut dyn Write) -> 
         print_device(device, &account, out)?;
     }
     check_servers(folder, &mut findings)?;
+    truth::check(folder, devices, &mut findings)?;
     writeln!(out, "{} checks hold, {} do not", findings.passed, findings.failed.len())?;
     for failure in &findings.failed {
         writeln!(out, "  {failure}")?;
@@ -73,15 +75,15 @@ pub(super) fn report(folder: &Path, devices: &[Device], out: &mut dyn Write) -> 
     Ok(findings.failed.is_empty())
 }
 
-fn number(value: &Value, key: &str) -> u64 {
+pub(super) fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_default()
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+pub(super) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -186,6 +188,7 @@ fn check_account(
         DeviceCase::Healthy
         | DeviceCase::FadingWifi
         | DeviceCase::Ipv6Only
+        | DeviceCase::Ipv4Only
         | DeviceCase::UdpBlocked
         | DeviceCase::OnlyPort443
         | DeviceCase::Leaves
@@ -228,11 +231,13 @@ fn check_case(
             let mobile = account.counts.get("mobile").cloned().unwrap_or_default();
             expect(number(&mobile, "stored") == 2, "two mobile runs");
         }
-        DeviceCase::Ipv6Only => {
-            let v4 = account.reasons(|run| text(run, "family") == "ipv4");
-            expect(only(&v4, "no-address"), "no IPv4 address");
-            let v6 = account.reasons(|run| text(run, "family") == "ipv6");
-            expect(v6.is_empty(), "all runs over IPv6");
+        DeviceCase::Ipv6Only | DeviceCase::Ipv4Only => {
+            let is_v6_only = device.case == DeviceCase::Ipv6Only;
+            let (own, other) = if is_v6_only { ("ipv6", "ipv4") } else { ("ipv4", "ipv6") };
+            let of_other = account.reasons(|run| text(run, "family") == other);
+            expect(only(&of_other, "no-address"), "no address of the other family");
+            let of_own = account.reasons(|run| text(run, "family") == own);
+            expect(of_own.is_empty(), "all runs over its family");
         }
         DeviceCase::UdpBlocked => {
             let udp = account.reasons(|run| text(run, "transport").ends_with("quic"));
@@ -262,9 +267,7 @@ fn check_case(
             expect(account.sum("stored") > 0, "some runs");
         }
         DeviceCase::Revoked => {
-            let [stopped, later] =
-                ["counters-stopped", "counters-later"].map(|file| interface_bytes(&own.join(file)));
-            let sent = later?.saturating_sub(stopped?);
+            let sent = sent_after_revocation(&own)?;
             expect(sent <= MAX_IDLE_BYTES, &format!("no traffic, not {sent} B"));
             let log = fs::read_to_string(own.join("log"))?;
             expect(log.ends_with("exit 1\n"), "exit code 1");
@@ -272,6 +275,12 @@ fn check_case(
         DeviceCase::Forgets => expect(is_forgotten(folder, &own)?, "no byte of its runs"),
     }
     Ok(())
+}
+
+/// Returns the bytes that a revoked device sent and received after its agent had stopped.
+fn sent_after_revocation(own: &Path) -> Result<u64> {
+    let bytes = |file: &str| interface_bytes(&own.join(file));
+    Ok(bytes("counters-later")?.saturating_sub(bytes("counters-stopped")?))
 }
 
 /// Returns the bytes of all interfaces except loopback, from `ip -s -j link`.

@@ -13,6 +13,8 @@ pub(crate) enum DeviceCase {
     FadingWifi,
     /// No IPv4 addresses.
     Ipv6Only,
+    /// No IPv6 addresses.
+    Ipv4Only,
     /// A firewall that drops UDP.
     UdpBlocked,
     /// A firewall that drops all ports of test servers except 443.
@@ -29,12 +31,15 @@ pub(crate) enum DeviceCase {
     Forgets,
 }
 
+/// Times of a fading Wi-Fi as its host saw them, in the folder of the device.
+pub(crate) const LINK_LOG: &str = "links.log";
 /// Bytes per day of [`DeviceCase::Capped`].
 pub(crate) const CAP_BYTES: u64 = 6_000_000;
 
 /// Cases that a single device of the study has.
-const SINGLE: [DeviceCase; 8] = [
+const SINGLE: [DeviceCase; 9] = [
     DeviceCase::Ipv6Only,
+    DeviceCase::Ipv4Only,
     DeviceCase::UdpBlocked,
     DeviceCase::OnlyPort443,
     DeviceCase::Leaves,
@@ -80,6 +85,12 @@ impl Device {
         format!("wifi{}", self.number)
     }
 
+    /// Returns true if the cellular network is a backup. Of devices with a fading Wi-Fi, all but the
+    /// first one have a backup.
+    pub(crate) fn has_backup(&self) -> bool {
+        self.case == DeviceCase::FadingWifi && self.number > SINGLE.len() + 1
+    }
+
     pub(crate) fn cellular(&self) -> String {
         format!("lte{}", self.number)
     }
@@ -98,6 +109,7 @@ impl Device {
             DeviceCase::Ipv6Only => COLLECTOR_V6,
             DeviceCase::Healthy
             | DeviceCase::FadingWifi
+            | DeviceCase::Ipv4Only
             | DeviceCase::UdpBlocked
             | DeviceCase::OnlyPort443
             | DeviceCase::Leaves
@@ -118,6 +130,7 @@ impl Device {
                 DeviceCase::Healthy
                 | DeviceCase::FadingWifi
                 | DeviceCase::Ipv6Only
+                | DeviceCase::Ipv4Only
                 | DeviceCase::UdpBlocked
                 | DeviceCase::OnlyPort443
                 | DeviceCase::Leaves
@@ -139,6 +152,9 @@ impl Device {
             DeviceCase::Ipv6Only => {
                 format!("ip -4 address flush dev {wifi}\nip -4 address flush dev {cellular}\n")
             }
+            DeviceCase::Ipv4Only => {
+                format!("ip -6 address flush dev {wifi}\nip -6 address flush dev {cellular}\n")
+            }
             DeviceCase::UdpBlocked => {
                 format!("{table}nft add rule inet fw out meta l4proto udp drop\n")
             }
@@ -147,7 +163,8 @@ impl Device {
             ),
             // An interface that was off has lost its routes.
             DeviceCase::FadingWifi => format!(
-                "while sleep 0.5; do ip route replace default dev {wifi} 2> /dev/null\n\
+                "TZ=UTC ip -ts monitor link dev {wifi} > {LINK_LOG} 2> /dev/null &\n\
+                 while sleep 0.5; do ip route replace default dev {wifi} 2> /dev/null\n\
                  ip -6 route replace default dev {wifi} metric 100 2> /dev/null; done > /dev/null &\n"
             ),
             DeviceCase::Healthy
@@ -172,6 +189,7 @@ impl Device {
             DeviceCase::Healthy
             | DeviceCase::FadingWifi
             | DeviceCase::Ipv6Only
+            | DeviceCase::Ipv4Only
             | DeviceCase::UdpBlocked
             | DeviceCase::OnlyPort443 => {
                 format!("{start}wait $pid\necho exit $? >> log\nsleep 1000\n")

@@ -3,11 +3,13 @@
 //! One `towpath lab` has a site with a collector, two test servers and many devices. Each special
 //! device has a known case ([`devices::DeviceCase`]), such as blocked UDP or a killed agent. A stable and
 //! a mobile campaign run to their end unattended. Then [`check`] compares the collector's account
-//! with the outcomes that the agents printed, and both with what the cases imply.
+//! with the outcomes that the agents printed, and both with what the cases imply. [`truth`] does the
+//! same for the figures of the analysis.
 
 mod check;
 mod devices;
 mod network;
+mod truth;
 
 use std::fs;
 use std::io::Write;

@@ -15,6 +15,8 @@ pub(crate) const CAMPAIGN_SECONDS: u64 = 330;
 const GRACE_SECONDS: u64 = 60;
 /// Seconds from the creation of the campaigns to the revocation of a device.
 const REVOKE_AFTER_SECONDS: u64 = 60;
+/// Rounds of the stable campaign.
+pub(crate) const ROUNDS: u64 = 2;
 /// Seconds between two losses of a fading Wi-Fi.
 const FADE_PERIOD_SECONDS: u64 = 25;
 
@@ -28,19 +30,21 @@ pub(crate) fn scenario(devices: &[Device]) -> String {
     for device in devices {
         let _ = writeln!(text, "[hosts.{}]", device.name());
     }
-    let mut path = |name: &str, from: &str, to: &str, rate: u32, delay: u32| {
+    let mut path = |name: &str, [from, to]: [&str; 2], rate: u32, delay: u32, backup: bool| {
         let _ = writeln!(
             text,
             "[paths.{name}]\nbetween = [\"{from}\", \"{to}\"]\nrate = \"{rate} Mbit/s\"\n\
-             delay = \"{delay} ms\""
+             delay = \"{delay} ms\"\nbackup = {backup}"
         );
     };
-    path("eu", "site", "eu", 1_000, 5);
-    path("us", "site", "us", 1_000, 40);
+    path("eu", ["site", "eu"], 1_000, 5, false);
+    path("us", ["site", "us"], 1_000, 40, false);
     for device in devices {
         let number = device.number as u32;
-        path(&device.wifi(), &device.name(), "site", 20 + number, 4 + number % 5);
-        path(&device.cellular(), &device.name(), "site", 10 + number % 7, 20 + number % 9);
+        let name = device.name();
+        let hosts = [name.as_str(), "site"];
+        path(&device.wifi(), hosts, 20 + number, 4 + number % 5, false);
+        path(&device.cellular(), hosts, 10 + number % 7, 20 + number % 9, device.has_backup());
     }
     let first = devices.first().map(Device::name).unwrap_or_default();
     let seconds = CAMPAIGN_SECONDS + GRACE_SECONDS;
@@ -119,6 +123,13 @@ pub(crate) fn conductor_script(devices: &[Device]) -> String {
          for mode in stable mobile; do \"$TOWPATH\" collect campaign show --no-config \
          --dir collector $mode --json --missing > $mode.json; done\n\
          \"$TOWPATH\" collect device list --no-config --dir collector --json > devices.json\n\
+         for mode in stable mobile; do\n\
+         \"$TOWPATH\" collect analyse --no-config --dir collector $mode --out $mode-analysis \
+         > $mode-analysis.txt\n\
+         \"$TOWPATH\" collect export --no-config --dir collector --campaign $mode \
+         --results $mode-results\n\
+         \"$TOWPATH\" collect analyse --folder $mode-results --out $mode-again > /dev/null\n\
+         done\n\
          touch {forgets}/forget\n\
          until [ -e {forgets}/done ]; do sleep 0.2; done\n",
         names = devices.iter().map(Device::name).collect::<Vec<_>>().join(" "),
@@ -175,3 +186,13 @@ bytes-per-day = \"50 MB\"
 pattern = \"interactive\"
 duration = \"30 s\"
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_campaign_has_the_rounds_that_checks_expect() {
+        assert!(STABLE.contains(&format!("\nrounds = {ROUNDS}\n")));
+    }
+}
