@@ -24,6 +24,8 @@ const LOSS_PREFIX: &str = "the first network was lost";
 /// Sampling periods after the setup of a connection within which a use of the second network counts
 /// as one from the start.
 const START_PERIODS: u64 = 5;
+/// Shortest time until the loss of the first network in a valid run.
+const MIN_MOBILE_NS: u64 = 1_000_000_000;
 /// Longest time that a run can plausibly give, in seconds. Others are left out.
 const MAX_TIME_S: f64 = 1e7;
 /// Maximum length of a text from a result, in characters.
@@ -256,6 +258,10 @@ fn invalid_reason(run: &StoredRun) -> Option<String> {
     let warnings = || summary.warnings.iter().map(|warning| warning.text.as_str());
     if warnings().any(|text| text.starts_with(INVALID_PREFIX)) {
         return Some("network-change".to_owned());
+    }
+    // Such a run has begun in the middle of a change, and ends before its connections are set up.
+    if network_lost_ns(run).is_some_and(|lost_ns| lost_ns < MIN_MOBILE_NS) {
+        return Some("lost-at-start".to_owned());
     }
     // The owner of a moving device may end a run at any time.
     let is_interrupted = warnings().any(|text| text == "the run was interrupted");

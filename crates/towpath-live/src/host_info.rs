@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-use towpath_netlink::{MibCounters, RouteSocket};
+use towpath_netlink::{Link, MibCounters, RouteSocket};
 use towpath_result::Counter;
 
 use crate::protocol::HostInfo;
@@ -61,6 +61,11 @@ pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
 
 /// Returns all usable addresses, excluding link-local ones, with their interfaces.
 pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
+    interfaces_that(Link::is_up)
+}
+
+/// Returns the addresses, excluding link-local ones, of the interfaces that `is_chosen` selects.
+fn interfaces_that(is_chosen: fn(&Link) -> bool) -> io::Result<Vec<LocalInterface>> {
     let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let links = route.links().map_err(io::Error::other)?;
     let addresses = route.addresses().map_err(io::Error::other)?;
@@ -68,7 +73,7 @@ pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
         let link = links.iter().find(|link| link.index == address.link_index)?;
         let ip = address.local.address();
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let is_usable = link.is_up() && !link_local;
+        let is_usable = is_chosen(link) && !link_local;
         is_usable.then(|| LocalInterface { name: link.name.clone(), address: ip })
     });
     Ok(usable_interfaces.collect())
@@ -172,7 +177,8 @@ pub(super) struct PathNames {
 impl PathNames {
     pub(super) fn lookup(&mut self, address: IpAddr) -> Option<String> {
         if !self.names.contains_key(&address) {
-            let local_interfaces = interfaces().unwrap_or_default();
+            // An interface that is down keeps its addresses.
+            let local_interfaces = interfaces_that(|_| true).unwrap_or_default();
             let named = local_interfaces
                 .into_iter()
                 .map(|interface| (interface.address, path_name(&interface.name)));

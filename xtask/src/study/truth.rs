@@ -137,7 +137,12 @@ fn check_rounds(
         };
         for run in list(round, "runs") {
             let label = format!("{name}, {}", text(run, "transport"));
-            if device.case == DeviceCase::FadingWifi {
+            if text(run, "invalid_reason") == "lost-at-start" {
+                // The round has begun during an outage.
+                let is_fading = device.case == DeviceCase::FadingWifi;
+                findings.check(is_fading, || format!("{label}: a loss at the start"));
+                losses += 1;
+            } else if device.case == DeviceCase::FadingWifi {
                 losses += 1;
                 check_loss(folder, device, (run, &label), findings)?;
             } else {

@@ -79,7 +79,7 @@ fn estimate(analysis: &Analysis, id: &str, (row, column): (usize, &str)) -> (f64
             let interval = estimate.interval.unwrap();
             (estimate.value, [interval.low, interval.high])
         }
-        other => panic!("{other:?}"),
+        other @ (Cell::Text(_) | Cell::Count(_) | Cell::Number(_)) => panic!("{other:?}"),
     }
 }
 
@@ -255,7 +255,7 @@ proptest! {
         let settings = AnalysisSettings { min_runs: 1, seed: 7 };
         let analysis = Analysis::of(data(runs.collect()), &AnalysisFilter::default(), settings);
         for name in output::file_names(&analysis) {
-            if !name.ends_with(".png") {
+            if !name.contains(".png") {
                 prop_assert!(output::file(&analysis, &name).unwrap().is_ok(), "{}", name);
             }
         }

@@ -101,7 +101,8 @@ fn warnings_make_a_run_invalid() {
     assert_eq!(reason(invalid, Vec::new()).as_deref(), Some("network-change"));
     let interrupted = "the run was interrupted";
     assert_eq!(reason(interrupted, Vec::new()).as_deref(), Some("interrupted"));
-    assert_eq!(reason(interrupted, vec![loss(1)]), None, "a moving device may end a run");
+    assert_eq!(reason(interrupted, vec![loss(2_000)]), None, "a moving device may end a run");
+    assert_eq!(reason("", vec![loss(900)]).as_deref(), Some("lost-at-start"));
     assert_eq!(reason("an invalid: warning", Vec::new()), None);
     let without_end = StoredRun { truncated: true, ..run(Transport::Tcp, Vec::new(), "") };
     let facts = RunFacts::of(&without_end, "", "");

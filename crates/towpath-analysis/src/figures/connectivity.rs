@@ -68,10 +68,11 @@ pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) 
     }
     notes.push(ATTEMPT_NOTE.to_owned());
     let title = "Successful attempts to reach the server".to_owned();
-    let labels = names.iter().map(|(family, port)| format!("{family}, {port}")).collect();
+    let labels: Vec<String> =
+        names.iter().map(|(family, port)| format!("{family}, {port}")).collect();
     let figure = (!curves.is_empty()).then(|| Figure {
         title: title.clone(),
-        panels: vec![share_panel(labels, "share of attempts", curves)],
+        panels: vec![share_panel(&labels, "share of attempts", curves)],
         source: None,
     });
     AnalysisFigure {

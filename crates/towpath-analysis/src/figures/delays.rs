@@ -246,7 +246,9 @@ pub(super) fn causes(population: &Population, settings: AnalysisSettings) -> Ana
     let columns =
         ["transport", "cause", "delays", "share of delays", "seconds", "share of time (%)"];
     let mut table = DataTable::new("Delays of at least 1 s, by cause", &columns);
-    let rules = DelayCause::RULES.map(|rule| rule.cause.name());
+    let all = || MULTIPATH.into_iter().flat_map(|transport| long_delays(population, transport));
+    let rules = DelayCause::RULES.iter().map(|rule| rule.cause.name());
+    let rules: Vec<&str> = rules.filter(|name| all().any(|(_, cause, _)| cause == *name)).collect();
     let (mut curves, mut notes) = (Vec::new(), Vec::new());
     for (style, transport) in MULTIPATH.into_iter().enumerate() {
         let delays: Vec<(f64, &str, &str)> = long_delays(population, transport).collect();
@@ -284,10 +286,10 @@ pub(super) fn causes(population: &Population, settings: AnalysisSettings) -> Ana
         }
     }
     let title = "Cause of the longest delays".to_owned();
-    let names = rules.map(str::to_owned).to_vec();
+    let names: Vec<String> = rules.into_iter().map(str::to_owned).collect();
     let figure = (!curves.is_empty()).then(|| Figure {
         title: title.clone(),
-        panels: vec![share_panel(names, "share of delays", curves)],
+        panels: vec![share_panel(&names, "share of delays", curves)],
         source: None,
     });
     AnalysisFigure {

@@ -76,7 +76,7 @@ pub(super) fn reasons(population: &Population, settings: AnalysisSettings) -> An
     let title = "Reason for using the second network".to_owned();
     let figure = (!curves.is_empty()).then(|| Figure {
         title: title.clone(),
-        panels: vec![share_panel(names.clone(), "share of handovers", curves)],
+        panels: vec![share_panel(&names, "share of handovers", curves)],
         source: None,
     });
     notes.push(

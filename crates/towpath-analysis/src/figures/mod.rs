@@ -105,7 +105,10 @@ impl Distributions<'_> {
     /// Draws those with enough values, and names the others.
     fn draw(self, settings: AnalysisSettings) -> DrawnDistributions {
         let nouns = format!("{}s", self.noun);
-        let mut columns = vec!["panel", "curve", &nouns, "devices"];
+        let mut columns = vec!["curve", &nouns, "devices"];
+        if self.has_panels() {
+            columns.insert(0, "panel");
+        }
         columns.extend(["10 %", "25 %", "median", "75 %", "90 %"]);
         columns.extend(self.threshold.map(|(_, name)| name));
         let mut table = DataTable::new("Quantiles with 95 % intervals", &columns);
@@ -136,6 +139,11 @@ impl Distributions<'_> {
         DrawnDistributions { figure, table, notes }
     }
 
+    /// Returns true if the panels have titles.
+    fn has_panels(&self) -> bool {
+        self.curves.iter().any(|distribution| !distribution.panel.is_empty())
+    }
+
     fn panel(&self, title: &str) -> Panel {
         Panel {
             title: title.to_owned(),
@@ -164,12 +172,13 @@ impl Distributions<'_> {
 
     fn row(&self, distribution: &Distribution, settings: AnalysisSettings) -> Vec<Cell> {
         let Distribution { panel, name, style: _, sample } = distribution;
-        let mut row = vec![
-            Cell::Text(panel.clone()),
+        let mut row: Vec<Cell> =
+            self.has_panels().then(|| Cell::Text(panel.clone())).into_iter().collect();
+        row.extend([
             Cell::Text(name.clone()),
             Cell::Count(sample.count() as u64),
             Cell::Count(sample.clusters() as u64),
-        ];
+        ]);
         let quantiles = sample.quantiles(&QUANTILES, settings.seed);
         row.extend(quantiles.into_iter().map(Cell::Estimate));
         if let Some((bound, _)) = self.threshold {
@@ -209,7 +218,9 @@ fn bar(x: usize, estimate: ClusterEstimate, runs: usize) -> CurvePoint {
 }
 
 /// Returns a panel of bars, with shares on the vertical axis.
-fn share_panel(names: Vec<String>, label: &str, curves: Vec<Curve>) -> Panel {
+fn share_panel(names: &[String], label: &str, curves: Vec<Curve>) -> Panel {
+    // A name without hyphens is broken between its words.
+    let names = names.iter().map(|name| name.replace('-', " ")).collect();
     Panel {
         title: String::new(),
         kind: CurveKind::Bars,

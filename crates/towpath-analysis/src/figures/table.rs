@@ -110,7 +110,10 @@ impl Cell {
 fn with_interval(estimate: &ClusterEstimate, text: impl Fn(f64) -> String) -> String {
     let value = text(estimate.value);
     match estimate.interval {
-        Some(interval) => format!("{value} ({}–{})", text(interval.low), text(interval.high)),
+        Some(interval) => {
+            let dash = if interval.low < 0.0 { " to " } else { "–" };
+            format!("{value} ({}{dash}{})", text(interval.low), text(interval.high))
+        }
         None => value,
     }
 }
