@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use towpath_result::metrics::handover::Handover;
+use towpath_result::metrics::handover::{Handover, SwitchReason};
 use towpath_result::prefix::shorten_all;
 use towpath_result::store::StoredRun;
 use towpath_result::{EventKind, FlowSummary, Meta, Record, Summary};
@@ -19,6 +19,8 @@ use crate::cause::{DelayedMessage, longest_delay};
 pub const FACTS_VERSION: i64 = 1;
 /// Prefix of the warning of a run that must not be compared with others.
 const INVALID_PREFIX: &str = "invalid: ";
+/// Reason of a handover that follows the loss of the first network, if no other one is known.
+pub(crate) const NETWORK_LOST: &str = "network-lost";
 /// Beginning of the text of the event that ends a mobile run.
 const LOSS_PREFIX: &str = "the first network was lost";
 /// Sampling periods after the setup of a connection within which a use of the second network counts
@@ -171,7 +173,8 @@ impl RunFacts {
             self.first_datagrams = Some(stats.count);
             self.first_lost_datagrams = Some(stats.lost());
         }
-        let Some(handover) = Handover::after_setup(meta, &run.records) else { return };
+        let lost_ns = network_lost_ns(run);
+        let Some(handover) = Handover::after_setup(meta, &run.records, lost_ns) else { return };
         let uses_all = meta.conditions.get("path policy").is_some_and(|name| name == "aggregate");
         let (kind, times) = match handover {
             Handover::Unused if uses_all && meta.transport == Transport::Mpquic => {
@@ -191,8 +194,11 @@ impl RunFacts {
         self.handover_start_s = Some(seconds(times.start_ns));
         self.handover_received_s = Some(since_start(times.last_received_ns));
         self.handover_sent_s = Some(since_start(times.last_sent_ns));
-        let reason = times.stated_reason.or(times.inferred_reason);
-        self.handover_reason = reason.map(|reason| reason.name().to_owned());
+        let reason = times.stated_reason.or(times.inferred_reason).unwrap_or(SwitchReason::Other);
+        let is_lost = lost_ns.is_some_and(|lost_ns| lost_ns <= times.start_ns);
+        let is_known = reason != SwitchReason::Other;
+        let reason = if is_lost && !is_known { NETWORK_LOST } else { reason.name() };
+        self.handover_reason = Some(reason.to_owned());
     }
 
     /// Returns the longest delay of both directions.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use towpath_result::metrics::handover::SwitchReason;
 
 use crate::cause::DelayCause;
+use crate::facts::NETWORK_LOST;
 
 /// Returns the rules as Markdown.
 pub fn rules_markdown() -> String {
@@ -18,9 +19,15 @@ pub fn rules_markdown() -> String {
         network for the first time.\n\n\
         | reason | condition |\n|---|---|\n"
         .to_owned();
-    for reason in SwitchReason::ALL {
+    let known = SwitchReason::ALL.into_iter().filter(|reason| *reason != SwitchReason::Other);
+    let other = SwitchReason::Other;
+    let rows = known.map(|reason| (reason.name(), reason.condition())).chain([
+        (NETWORK_LOST, "the device had lost its first network before"),
+        (other.name(), other.condition()),
+    ]);
+    for (name, condition) in rows {
         // Writing to a `String` cannot fail.
-        let _ = writeln!(out, "| `{}` | {} |", reason.name(), reason.condition());
+        let _ = writeln!(out, "| `{name}` | {condition} |");
     }
     out.push_str(
         "\n## Cause of the longest delay\n\n\

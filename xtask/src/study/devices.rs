@@ -50,7 +50,7 @@ const SINGLE: [DeviceCase; 9] = [
 ];
 
 /// Devices with [`DeviceCase::FadingWifi`].
-const FADING: usize = 3;
+const FADING: usize = 5;
 
 /// Smallest number of devices: each case once, and one healthy device.
 pub(crate) const MIN_DEVICES: usize = SINGLE.len() + FADING + 1;

@@ -124,11 +124,12 @@ pub(crate) fn conductor_script(devices: &[Device]) -> String {
          --dir collector $mode --json --missing > $mode.json; done\n\
          \"$TOWPATH\" collect device list --no-config --dir collector --json > devices.json\n\
          for mode in stable mobile; do\n\
-         \"$TOWPATH\" collect analyse --no-config --dir collector $mode --out $mode-analysis \
+         \"$TOWPATH\" collect analyse --no-config --dir collector $mode --min-runs 3 \
+         --out $mode-analysis \
          > $mode-analysis.txt\n\
          \"$TOWPATH\" collect export --no-config --dir collector --campaign $mode \
          --results $mode-results\n\
-         \"$TOWPATH\" collect analyse --folder $mode-results --out $mode-again > /dev/null\n\
+         \"$TOWPATH\" collect analyse --folder $mode-results --min-runs 3 --out $mode-again > /dev/null\n\
          done\n\
          touch {forgets}/forget\n\
          until [ -e {forgets}/done ]; do sleep 0.2; done\n",

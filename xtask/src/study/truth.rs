@@ -17,6 +17,10 @@ use crate::Result;
 const MAX_TIME_ERROR_S: f64 = 1.0;
 /// Longest time from the begin of the fading to the loss of the interface, in seconds.
 const MAX_FADE_S: f64 = 6.0;
+/// Longest time without a packet before the loss of the interface, in seconds.
+const MAX_SILENCE_S: f64 = 2.0;
+/// Two sampling periods, in seconds.
+const MAX_SAMPLE_S: f64 = 0.2;
 /// Longest delay without an outage, in seconds.
 const MAX_HEALTHY_DELAY_S: f64 = 2.0;
 /// Transports of attempts that a blocked UDP makes fail.
@@ -189,10 +193,17 @@ fn check_loss(
     };
     findings.check(expected.contains(&second), || format!("{label}: {second}, not {expected:?}"));
     if second == "handover" {
-        let start_s = run["handover_start_s"].as_f64().unwrap_or(f64::NAN);
-        let bounds = lost_s - MAX_FADE_S..=lost_s + 5.0;
+        let time_s = |key: &str| run[key].as_f64().unwrap_or(f64::NAN);
+        let start_s = time_s("handover_start_s");
+        let bounds = lost_s - MAX_FADE_S..=lost_s + MAX_FADE_S;
         findings.check(bounds.contains(&start_s), || {
             format!("{label}: the handover begins at {start_s} s, the loss is at {lost_s} s")
+        });
+        // The Wi-Fi carries packets until it is switched off.
+        let received_s = start_s + time_s("handover_received_s");
+        let bounds = lost_s - MAX_SILENCE_S..=lost_s + MAX_SAMPLE_S;
+        findings.check(bounds.contains(&received_s), || {
+            format!("{label}: the last packet comes at {received_s} s, the loss is at {lost_s} s")
         });
     }
     Ok(())

@@ -83,7 +83,11 @@ pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) 
              89 %, over IPv6 58 %; no difference between the ports 443 and 6121."
         ),
         figure,
-        tables: vec![table, ipv6(population, settings)],
+        tables: if attempts.is_empty() {
+            Vec::new()
+        } else {
+            vec![table, ipv6(population, settings)]
+        },
         sentence: population
             .selection("stable run", population.runs.iter().filter(|run| !run.mobile)),
         notes,

@@ -10,7 +10,7 @@ use super::{
     AnalysisFigure, Cell, DataTable, Distribution, Distributions, MULTIPATH, SOURCE, bar,
     share_panel, transport_name,
 };
-use crate::facts::{RunFacts, SecondNetwork};
+use crate::facts::{NETWORK_LOST, RunFacts, SecondNetwork};
 use crate::population::Population;
 use crate::settings::AnalysisSettings;
 
@@ -43,8 +43,9 @@ fn handovers<'a>(
 pub(super) fn reasons(population: &Population, settings: AnalysisSettings) -> AnalysisFigure {
     let columns = ["transport", "reason", "handovers", "share"];
     let mut table = DataTable::new("Reasons for using the second network", &columns);
-    let names: Vec<String> =
-        SwitchReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+    let known = SwitchReason::ALL.into_iter().filter(|reason| *reason != SwitchReason::Other);
+    let names = known.map(SwitchReason::name).chain([NETWORK_LOST, SwitchReason::Other.name()]);
+    let names: Vec<String> = names.map(str::to_owned).collect();
     let (mut curves, mut notes) = (Vec::new(), Vec::new());
     for (style, transport) in MULTIPATH.into_iter().enumerate() {
         let runs: Vec<&RunFacts> = handovers(population, transport).collect();

@@ -123,12 +123,16 @@ pub struct HandoverTimes {
 impl Handover {
     /// Returns the handover of the first flow that has several paths; `None` if no flow has.
     pub fn of(meta: &Meta, records: &[Record]) -> Option<Self> {
-        Self::from(meta, records, 0)
+        Self::between(meta, records, 0, u64::MAX)
     }
 
     /// Returns the same for uses after the first second, in which connections are set up.
-    pub fn after_setup(meta: &Meta, records: &[Record]) -> Option<Self> {
-        Self::from(meta, records, SETUP_NS)
+    ///
+    /// `lost_ns` is the time at which the host lost the first network. Later packets on it belong to
+    /// a network that came back.
+    pub fn after_setup(meta: &Meta, records: &[Record], lost_ns: Option<u64>) -> Option<Self> {
+        let end_ns = lost_ns.map_or(u64::MAX, |lost_ns| lost_ns.saturating_add(meta.sample_ns));
+        Self::between(meta, records, SETUP_NS, end_ns)
     }
 
     /// Returns true if another path carried data all the time: it was used within a period
@@ -138,9 +142,9 @@ impl Handover {
         matches!(self, Self::Used(times) if times.start_ns <= end_ns)
     }
 
-    fn from(meta: &Meta, records: &[Record], from_ns: u64) -> Option<Self> {
+    fn between(meta: &Meta, records: &[Record], from_ns: u64, end_ns: u64) -> Option<Self> {
         let flow = meta.flows.iter().find(|flow| has_two_paths(records, flow))?;
-        let opener = OpenerView { meta, flow, from_ns };
+        let opener = OpenerView { meta, flow, from_ns, end_ns };
         let activity = opener.activity(records);
         let Some(start) = activity.start else { return Some(Self::Unused) };
         Some(Self::Used(HandoverTimes {
@@ -170,6 +174,8 @@ struct OpenerView<'a> {
     flow: &'a MetaFlow,
     /// Time from which a use counts.
     from_ns: u64,
+    /// Time until which packets on the first path count.
+    end_ns: u64,
 }
 
 /// First use of another path.
@@ -257,6 +263,9 @@ impl OpenerView<'_> {
             |counter: fn(&Subflow) -> u64| counter(sample) > previous.map_or(0, counter);
         let (sent, acked) = (has_grown(|s| s.bytes_sent), has_grown(|s| s.bytes_acked));
         let received = has_grown(|s| s.bytes_received);
+        if sample.path == self.flow.via && sample.t_ns > self.end_ns {
+            return;
+        }
         if sample.path == self.flow.via {
             // Arriving data is acknowledged, and sent data is acknowledged by arriving packets.
             if sent || received {

@@ -322,7 +322,8 @@ fn last_data_ns(result: &StoredRun, network: &str) -> Option<u64> {
 /// Returns the first use of another network than the first one.
 fn other_network(result: &StoredRun) -> Option<OtherNetwork> {
     let first = &result.meta.paths.first()?.name;
-    let (first_ns, end_ns) = match Handover::after_setup(&result.meta, &result.records) {
+    let lost_ns = result.records.iter().find_map(loss).map(|(event, _)| event.t_ns);
+    let (first_ns, end_ns) = match Handover::after_setup(&result.meta, &result.records, lost_ns) {
         Some(Handover::Used(times)) => (times.start_ns, times.last_received_ns),
         Some(Handover::Unused) if result.meta.transport == Transport::Mpquic => {
             (majority_ns(result, first)?, last_data_ns(result, first))
