@@ -106,9 +106,12 @@ impl Population {
         let CampaignData { campaign: _, mut runs, mut absent } = data;
         runs.retain(|run| filter.accepts(run));
         absent.retain(|run| filter.accepts_absent(run));
-        let key = |run: &RunFacts| (run.device.clone(), run.round, run.planned_run);
         // The identifier decides between repetitions outside a campaign.
-        runs.sort_by(|a, b| key(a).cmp(&key(b)).then_with(|| a.run.cmp(&b.run)));
+        runs.sort_by(|a, b| {
+            let numbers = |run: &RunFacts| (run.round, run.planned_run);
+            let by_place = a.device.cmp(&b.device).then_with(|| numbers(a).cmp(&numbers(b)));
+            by_place.then_with(|| a.run.cmp(&b.run))
+        });
         runs.dedup_by(|a, b| a.run == b.run);
         absent.sort();
         Self { runs, absent, filter: filter.clone() }

@@ -116,6 +116,14 @@ pub enum CampaignError {
     /// No campaign has the name.
     #[error("no campaign is named `{0}`")]
     Unknown(String),
+    /// A page cannot analyse the campaign.
+    #[error("the campaign `{name}` has more than {max_runs} planned runs, too many for a page")]
+    TooLarge {
+        /// Name of the campaign.
+        name: String,
+        /// Maximum number of planned runs.
+        max_runs: usize,
+    },
     /// A campaign that has ended cannot be paused or resumed.
     #[error("the campaign `{0}` has ended")]
     Ended(String),
@@ -155,6 +163,7 @@ impl CampaignError {
             }
             Self::Exists(_) => Some("choose another `name` in the file"),
             Self::Unknown(_) => Some("`towpath collect campaign list` shows all campaigns"),
+            Self::TooLarge { .. } => Some("`towpath collect analyse` has no such limit"),
             Self::Ended(_) => Some("create a campaign with another name"),
             Self::Key { .. } => Some("copy `campaign.key` from a backup"),
             Self::NoKey { .. } => Some(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::bucket::{BucketError, BucketFailure};
 use crate::campaign::CampaignError;
 
+use towpath_analysis::output::OutputError;
 use towpath_report::TableError;
 use towpath_result::device::MAX_DEVICE_NAME_BYTES;
 
@@ -66,6 +67,9 @@ pub enum CollectError {
     /// A table could not be written.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// A file of an analysis could not be made.
+    #[error(transparent)]
+    Analysis(#[from] OutputError),
     /// A command's choice of runs or tables is not valid.
     #[error("{0}")]
     Choice(String),
@@ -160,6 +164,7 @@ impl CollectError {
             | Self::Io(_)
             | Self::Damaged { .. }
             | Self::Table(_)
+            | Self::Analysis(_)
             | Self::Choice(_) => return None,
         };
         Some(hint.to_owned())
@@ -180,6 +185,7 @@ impl CollectError {
             | Self::NeverServed { .. }
             | Self::Damaged { .. }
             | Self::Table(_)
+            | Self::Analysis(_)
             | Self::Choice(_)
             | Self::RecordsElsewhere { .. }
             | Self::TokenExists(_)

@@ -204,7 +204,8 @@ fn day(key: &str, value: &str) -> Result<i64, String> {
     parse_day(value).ok_or_else(|| format!("`{key}` is a day such as 2026-11-28"))
 }
 
-fn push(out: &mut String, key: &str, value: &str) {
+/// Appends a parameter with its value in percent-encoding.
+pub(crate) fn push(out: &mut String, key: &str, value: &str) {
     if !out.is_empty() {
         out.push('&');
     }

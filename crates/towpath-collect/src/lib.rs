@@ -9,6 +9,7 @@
 //! the server.
 
 mod access;
+mod analysis_query;
 mod anonymous;
 mod audit;
 mod bucket;
@@ -29,6 +30,7 @@ mod pages;
 mod planning;
 mod records;
 mod registration;
+mod result_folder;
 mod runtime;
 mod secret;
 mod server;
@@ -45,7 +47,9 @@ pub use campaign::{CampaignEntry, CampaignError};
 pub use device::{Device, Invitation, OpenInvitation};
 pub use error::CollectError;
 pub use maintenance::MaintenanceReport;
-pub use planning::{AbsenceReason, AbsentRun, CampaignProgress, DeviceProgress, RunCounts};
+pub use planning::{
+    AbsenceReason, AbsentRun, CampaignProgress, CampaignRuns, DeviceProgress, RunCounts,
+};
 pub use runtime::{interrupt, log_to_stderr, run_to_end};
 pub use server::{ServerConfig, serve};
 pub use store::{Store, StoreConfig};

@@ -2,7 +2,7 @@
 //!
 //! A backup is independent of the database: one file in JSON Lines with tokens, devices, campaigns,
 //! the audit log and runs, one file for each run's records, and the key of campaigns. So it also
-//! moves a collector from SQLite to PostgreSQL.
+//! moves a collector from SQLite to PostgreSQL. Facts of runs are computed again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,7 +29,7 @@ const ROWS_FILE: &str = "catalogue.jsonl";
 /// Name of the folder of records in a backup.
 const RECORDS_FOLDER: &str = "records";
 /// End of the name of a file of records, after the identifier of the run.
-const RECORDS_SUFFIX: &str = ".jsonl.zst";
+pub(crate) const RECORDS_SUFFIX: &str = ".jsonl.zst";
 /// Rows that are read from the catalogue at a time.
 pub(crate) const BATCH_RUNS: i64 = 500;
 /// Outcomes of a backup that are added at a time.
@@ -282,7 +282,7 @@ impl Store {
                         continue;
                     }
                     self.objects.put(&run.id, bytes).await?;
-                    self.catalogue.insert_run(&run, (&uploader, None)).await?;
+                    self.catalogue.insert_run(&run, (&uploader, None), None).await?;
                     report.count(&run);
                 }
             }

@@ -9,10 +9,10 @@ use crate::access::{Role, Token};
 use crate::audit::Actor;
 use crate::bucket::BucketConfig;
 use crate::catalogue::Catalogue;
-use crate::entry::RunEntry;
 use crate::error::CollectError;
 use crate::objects::Objects;
 use crate::time;
+use crate::upload::CheckedUpload;
 
 /// Name of the SQLite file in the collector's folder.
 const CATALOGUE_FILE: &str = "catalogue.sqlite";
@@ -154,16 +154,18 @@ impl Store {
     /// The records are stored first: a row of the catalogue always has its records.
     pub(crate) async fn add(
         &self,
-        run: &RunEntry,
+        upload: &CheckedUpload,
         uploader: &Token,
         body: Vec<u8>,
     ) -> Result<bool, CollectError> {
+        let run = &upload.entry;
         let _guard = self.uploads.read().await;
         if self.catalogue.run(&run.id).await?.is_some() {
             return Ok(false);
         }
         self.objects.put(&run.id, body).await?;
-        let inserted = self.catalogue.insert_run(run, (&uploader.id, Some(uploader.role))).await;
+        let by = (uploader.id.as_str(), Some(uploader.role));
+        let inserted = self.catalogue.insert_run(run, by, upload.facts.as_ref()).await;
         // The owner of the device may have withdrawn the consent since the start of the upload.
         if matches!(inserted, Err(CollectError::NoConsent))
             && self.catalogue.run(&run.id).await?.is_none()

@@ -8,7 +8,9 @@ use towpath_result::input::ReadBudget;
 use towpath_result::store::{StoreError, StoredRun, read_run_within};
 use towpath_result::upload::{MAX_EXPANDED_BYTES, hex, live_id};
 
+use crate::catalogue::FactsRow;
 use crate::entry::{RunEntry, UploadFacts};
+use crate::records::facts_row;
 use crate::time::{self, DAY_US, MIN_TIME_US};
 
 /// Statements of a client about its upload.
@@ -52,6 +54,8 @@ pub(crate) struct CheckedUpload {
     pub(crate) entry: RunEntry,
     /// Identifier that the run had while it was in progress.
     pub(crate) live_id: Option<String>,
+    /// Facts of the run, if it belongs to a campaign.
+    pub(crate) facts: Option<FactsRow>,
 }
 
 /// Reads and checks a compressed result.
@@ -99,7 +103,9 @@ pub(crate) fn check(
         stored_bytes: body.len() as u64,
         expanded_bytes: content.count,
     };
-    Ok(CheckedUpload { live_id: live_id(&run.meta, &claim.host), entry: RunEntry::of(&run, facts) })
+    let entry = RunEntry::of(&run, facts);
+    let facts = facts_row(&run, &entry.id).filter(|facts| !facts.campaign.is_empty());
+    Ok(CheckedUpload { live_id: live_id(&run.meta, &claim.host), entry, facts })
 }
 
 /// Returns the start of a run: its own, else the client's, else the current time.

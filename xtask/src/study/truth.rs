@@ -15,6 +15,8 @@ use crate::Result;
 
 /// Largest difference between a loss of the Wi-Fi and its time in the analysis, in seconds.
 const MAX_TIME_ERROR_S: f64 = 1.0;
+/// Longest time from the return of the Wi-Fi until the host uses it again, in seconds.
+const MAX_RETURN_S: f64 = 2.0;
 /// Longest time from the begin of the fading to the loss of the interface, in seconds.
 const MAX_FADE_S: f64 = 6.0;
 /// Longest time without a packet before the loss of the interface, in seconds.
@@ -177,12 +179,29 @@ fn check_loss(
         findings.check(false, || format!("{label}: the loss of the Wi-Fi is missing"));
         return Ok(());
     };
-    let downs = down_times(&log);
-    let error_s = downs.iter().map(|down| (down - started_s - lost_s).abs());
-    let error_s = error_s.fold(f64::INFINITY, f64::min);
-    findings.check(error_s <= MAX_TIME_ERROR_S, || {
-        format!("{label}: the loss is {error_s:.3} s away from the nearest one that was made")
+    let at_s = started_s + lost_s;
+    let distance_s = |times: Vec<f64>| {
+        let distances = times.into_iter().map(|time| (time - at_s).abs());
+        distances.fold(f64::INFINITY, f64::min)
+    };
+    let (down_s, up_s) = (distance_s(times(&log, "DOWN")), distance_s(times(&log, "UP")));
+    // A round that begins during an outage ends when the Wi-Fi comes back.
+    findings.check(down_s <= MAX_TIME_ERROR_S || up_s <= MAX_RETURN_S, || {
+        format!("{label}: the loss is {down_s:.3} s away from the nearest one that was made")
     });
+    if down_s <= MAX_TIME_ERROR_S {
+        check_handover(device, (run, label), lost_s, findings);
+    }
+    Ok(())
+}
+
+/// Checks the change to the cellular network in a run that lost the Wi-Fi at `lost_s`.
+fn check_handover(
+    device: &Device,
+    (run, label): (&Value, &str),
+    lost_s: f64,
+    findings: &mut Findings,
+) {
     let second = text(run, "second_network");
     // Without a backup, the scheduler of Multipath TCP may use both networks or the faster one.
     // Multipath QUIC always uses both.
@@ -206,12 +225,15 @@ fn check_loss(
             format!("{label}: the last packet comes at {received_s} s, the loss is at {lost_s} s")
         });
     }
-    Ok(())
 }
 
-/// Returns the times at which the host saw its interface go down, in seconds since 1970.
-fn down_times(log: &str) -> Vec<f64> {
-    let lines = log.lines().filter(|line| line.contains("state DOWN"));
+/// Returns the times at which the host saw its interface go down or come up, in seconds since 1970.
+fn times(log: &str, state: &str) -> Vec<f64> {
+    let is_state = |line: &&str| match state {
+        "DOWN" => line.contains("state DOWN"),
+        _ => line.contains("LOWER_UP"),
+    };
+    let lines = log.lines().filter(is_state);
     lines.filter_map(|line| parse_time(line.strip_prefix('[')?.split(']').next()?)).collect()
 }
 
@@ -258,8 +280,9 @@ mod tests {
     #[test]
     fn times_of_the_link_log_are_seconds_since_1970() {
         let log = "[2026-11-29T04:05:06.250000] 3: wifi9@if4: <BROADCAST> mtu 1500 state DOWN\n\
-                   [2026-11-29T04:05:12.000000] 3: wifi9@if4: <BROADCAST,UP> mtu 1500 state UP\n\
+                   [2026-11-29T04:05:12.000000] 3: wifi9@if4: <BROADCAST,UP,LOWER_UP> mtu 1500 state UP\n\
                    [2024-02-29T00:00:00.000000] 3: wifi9: state DOWN\n";
-        assert_eq!(down_times(log), [1_795_925_106.25, 1_709_164_800.0]);
+        assert_eq!(times(log, "DOWN"), [1_795_925_106.25, 1_709_164_800.0]);
+        assert_eq!(times(log, "UP"), [1_795_925_112.0]);
     }
 }

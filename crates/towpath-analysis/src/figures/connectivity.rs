@@ -30,6 +30,7 @@ type AttemptsByPlace<'a> = BTreeMap<(&'a str, &'a str, u32), Attempts<'a>>;
 
 pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) -> AnalysisFigure {
     let attempts = attempts(population);
+    let has_attempts = !attempts.is_empty();
     let columns = ["transport", "family", "port", "attempts", "devices", "success"];
     let mut table = DataTable::new("Attempts to reach the server", &columns);
     let mut names: Vec<(&str, u32)> = attempts.keys().map(|(_, f, p)| (*f, *p)).collect();
@@ -67,14 +68,7 @@ pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) 
         }
     }
     notes.push(ATTEMPT_NOTE.to_owned());
-    let title = "Successful attempts to reach the server".to_owned();
-    let labels: Vec<String> =
-        names.iter().map(|(family, port)| format!("{family}, {port}")).collect();
-    let figure = (!curves.is_empty()).then(|| Figure {
-        title: title.clone(),
-        panels: vec![share_panel(&labels, "share of attempts", curves)],
-        source: None,
-    });
+    let figure = (!curves.is_empty()).then(|| figure(&names, curves));
     AnalysisFigure {
         id: "connectivity",
         title: "Connectivity by transport, address family and port".to_owned(),
@@ -83,15 +77,22 @@ pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) 
              89 %, over IPv6 58 %; no difference between the ports 443 and 6121."
         ),
         figure,
-        tables: if attempts.is_empty() {
-            Vec::new()
-        } else {
-            vec![table, ipv6(population, settings)]
-        },
+        tables: if has_attempts { vec![table, ipv6(population, settings)] } else { Vec::new() },
         sentence: population
             .selection("stable run", population.runs.iter().filter(|run| !run.mobile)),
         notes,
         query: QUERY.to_owned(),
+    }
+}
+
+/// Returns the figure of the shares at each family and port.
+fn figure(places: &[(&str, u32)], curves: Vec<Curve>) -> Figure {
+    let labels = places.iter().map(|(family, port)| format!("{family}, {port}"));
+    let labels: Vec<String> = labels.collect();
+    Figure {
+        title: "Successful attempts to reach the server".to_owned(),
+        panels: vec![share_panel(&labels, "share of attempts", curves)],
+        source: None,
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn read_word<T: DeserializeOwned>(row: &AnyRow, column: &str) -> Resu
     serde_json::from_value(word).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-fn number(row: &AnyRow, column: &str) -> Result<u32, sqlx::Error> {
+pub(super) fn number(row: &AnyRow, column: &str) -> Result<u32, sqlx::Error> {
     let value: i64 = row.try_get(column)?;
     u32::try_from(value).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -1,11 +1,12 @@
-//! The catalogue: tokens, sessions, devices, campaigns, the audit log, and one row for each run, in
-//! SQLite or PostgreSQL.
+//! The catalogue: tokens, sessions, devices, campaigns, the audit log, and one row for each run with
+//! its facts, in SQLite or PostgreSQL.
 //!
 //! Both databases get the same statements. Only the migrations differ, in the names of types.
 
 mod audit;
 mod campaigns;
 mod devices;
+mod facts;
 mod invitations;
 mod page;
 mod runs;
@@ -23,6 +24,7 @@ use sqlx::{AnyPool, Connection as _, Executor as _};
 
 use crate::error::CollectError;
 
+pub(crate) use facts::{CampaignRunRow, FactsRow, IncompleteRun};
 pub(crate) use page::{RunPage, SeriesPoint, facet_value};
 pub(crate) use tokens::Session;
 

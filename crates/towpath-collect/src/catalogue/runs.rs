@@ -6,6 +6,7 @@ use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 
 use super::Catalogue;
 use super::devices::lock_consented;
+use super::facts::{FactsRow, insert_facts, remove_facts};
 use crate::access::Role;
 use crate::entry::{RunEntry, RunGroup};
 use crate::error::CollectError;
@@ -27,12 +28,14 @@ pub(super) const RUN_COLUMNS: &str = "r.id, r.content_hash, r.received_us, r.sta
 impl Catalogue {
     /// Adds a run; returns false if the catalogue has it already.
     ///
+    /// The facts of a device's run are added as well if the collector has their campaign.
     /// Fails for a device whose owner has not accepted the current consent text. `None` as the role
     /// adds a run of a backup, whose uploader may have lost its access since.
     pub(crate) async fn insert_run(
         &self,
         run: &RunEntry,
         (uploader, role): (&str, Option<Role>),
+        facts: Option<&FactsRow>,
     ) -> Result<bool, CollectError> {
         let group_id = run.group.id();
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
@@ -46,6 +49,9 @@ impl Catalogue {
             return Ok(false);
         }
         change_counts(&mut transaction, &group_id, run.started_us, 1).await?;
+        if let Some(facts) = facts.filter(|_| role == Some(Role::Device)) {
+            insert_facts(&mut transaction, facts).await?;
+        }
         transaction.commit().await?;
         Ok(true)
     }
@@ -87,7 +93,7 @@ impl Catalogue {
         Ok(row.try_get("runs")?)
     }
 
-    /// Removes the row of a run and its counts.
+    /// Removes the row of a run, its facts and its counts.
     pub(crate) async fn delete_run(&self, run: &RunEntry) -> Result<(), CollectError> {
         let mut transaction = self.pool.begin_with(self.begin_writing()).await?;
         remove_run(&mut transaction, run).await?;
@@ -96,13 +102,14 @@ impl Catalogue {
     }
 }
 
-/// Removes the row of a run and its counts; returns false if there is no such row.
+/// Removes the row of a run, its facts and its counts; returns false if there is no such row.
 ///
 /// A group without runs is removed as well, since it has the name of a host.
 pub(super) async fn remove_run(
     transaction: &mut Transaction<'_, Any>,
     run: &RunEntry,
 ) -> Result<bool, CollectError> {
+    remove_facts(transaction, &run.id).await?;
     let deleted = sqlx::query("DELETE FROM runs WHERE id = $1")
         .bind(run.id.clone())
         .execute(&mut **transaction)

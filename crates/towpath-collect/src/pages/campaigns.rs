@@ -149,6 +149,7 @@ pub(crate) fn campaign(view: &CampaignView<'_>, reader: Reader<'_>) -> String {
             (fact("Bytes per day", &format!("at most {}", bytes(campaign.bytes_per_day))))
             (fact("IP addresses", addresses_text(campaign)))
         }
+        p { a href={ (address(&campaign.name)) "/analysis" } { "Analysis: figures and tables" } }
         (progress::sections(view))
         section {
             h2 { "Plan" }

@@ -2,6 +2,7 @@
 //!
 //! `html!` escapes every text. Only [`frame`] and `towpath-report` pass markup.
 
+mod analysis;
 mod api;
 mod campaigns;
 mod devices;
@@ -22,6 +23,7 @@ use crate::catalogue::Session;
 use crate::entry::RunEntry;
 use crate::time;
 
+pub(crate) use analysis::{AnalysisView, analysis, mobile_round};
 pub(crate) use api::api;
 pub(crate) use campaigns::{
     CampaignDraft, CampaignView, Example, campaign, campaigns, end_of_campaign,

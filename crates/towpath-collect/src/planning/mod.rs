@@ -1,6 +1,7 @@
 //! Work with campaigns: the operator creates them, devices get them and report outcomes, and both
 //! are compared.
 
+mod analysis;
 mod key;
 mod progress;
 mod summary;
@@ -12,6 +13,7 @@ use towpath_campaign::{
     Campaign, CampaignOffer, CampaignState, MAX_CAMPAIGN_BYTES, OfferError, Outcome, PublicKey,
 };
 
+pub use analysis::CampaignRuns;
 pub use progress::{AbsenceReason, AbsentRun, CampaignProgress, DeviceProgress, RunCounts};
 pub(crate) use summary::{CampaignSummary, DeviceSummary};
 

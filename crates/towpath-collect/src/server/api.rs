@@ -117,7 +117,7 @@ async fn store(
     drop(permit);
     let run =
         run.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-    let created = site.store.add(&run.entry, uploader, body.into()).await?;
+    let created = site.store.add(&run, uploader, body.into()).await?;
     if let Some(live_id) = run.live_id {
         site.live.finish(&live_id, &uploader.id, &run.entry.id, now_us);
     }

@@ -1,5 +1,7 @@
 //! The HTTP server: routes, limits and security headers.
 
+mod analysis;
+mod analysis_cache;
 mod api;
 mod campaign_pages;
 mod campaigns;
@@ -38,6 +40,7 @@ use crate::live::LiveRuns;
 use crate::store::Store;
 use crate::time;
 
+use self::analysis_cache::AnalysisCache;
 use self::metrics::UploadCounters;
 use self::summary_cache::SummaryCache;
 pub(crate) use refusal::Refusal;
@@ -82,6 +85,8 @@ pub(crate) struct Site {
     uploads: UploadCounters,
     /// Amounts of campaigns, for pages.
     summaries: SummaryCache,
+    /// Analyses of campaigns, for pages and downloads.
+    analyses: AnalysisCache,
     /// Permits to hold the body of an upload.
     bodies: Semaphore,
     /// Permits to read a result, which takes memory and a processor.
@@ -124,6 +129,7 @@ pub async fn serve(
         poll_interval: config.poll_interval,
         uploads: UploadCounters::default(),
         summaries: SummaryCache::default(),
+        analyses: AnalysisCache::default(),
         bodies: Semaphore::new(MAX_BODIES),
         readers: Semaphore::new(MAX_RESULTS_READ),
         joins: JoinLimit::default(),
@@ -133,6 +139,7 @@ pub async fn serve(
     });
     site.store.note_address(&site.url)?;
     on_ready(&site.url);
+    AnalysisCache::compute_facts(&site);
     let (ending, mut ended) = tokio::sync::oneshot::channel();
     let service = router(Arc::clone(&site)).into_make_service_with_connect_info::<SocketAddr>();
     let waiting = Arc::clone(&site);
@@ -175,9 +182,13 @@ fn routes() -> Router<Arc<Site>> {
     Router::new()
         .route("/", get(view::runs))
         .route("/runs/{id}", get(view::run))
+        .route("/runs/{id}/round", get(analysis::round))
         .route("/compare", get(view::compare))
         .route("/series", get(view::series))
         .route("/campaigns/{name}", get(campaign_pages::page))
+        .route("/campaigns/{name}/analysis", get(analysis::page))
+        .route("/campaigns/{name}/analysis/{file}", get(analysis::file))
+        .route("/campaigns/{name}/analysis/{selection}/{file}", get(analysis::file_of_selection))
         .route("/servers", get(campaign_pages::servers))
         .route("/live/{id}", get(live::page))
         .route("/live/{id}/events", get(live::events))

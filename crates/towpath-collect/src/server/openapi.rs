@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{Html, IntoResponse as _, Response};
 use serde_json::Value;
+use towpath_analysis::AnalysisSettings;
 use towpath_report::ResultTable;
 use towpath_result::upload::{
     FIRST_HEADER, HOST_HEADER, MAX_HOST_BYTES, RESULT_MEDIA_TYPE, SIZE_HEADER, TIME_HEADER,
@@ -30,7 +31,12 @@ use utoipa_axum::routes;
 use super::api::HASH_DIGITS;
 use super::principal::{PageClient, Principal};
 use super::refusal::PageRefusal;
-use super::{Refusal, Site, api, campaigns, devices, live, metrics, tables, test_servers, view};
+use super::{
+    Refusal, Site, analysis, api, campaigns, devices, live, metrics, tables, test_servers, view,
+};
+use crate::analysis_query::{
+    AnalysisQuery, FAMILY, MAX_MIN_RUNS, MIN_RUNS, MIN_VERSION, PORT, SERVER,
+};
 use crate::entry::ID_DIGITS;
 use crate::filter::{Facet, MAX_PAGE, MAX_VALUES, PAGE, RunFilter, SINCE, SORT, Sort, UNTIL};
 use crate::pages;
@@ -43,6 +49,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(api::records))
         .routes(routes!(tables::table))
         .routes(routes!(api::series))
+        .routes(routes!(analysis::json))
         .routes(routes!(live::list))
         .routes(routes!(live::records, live::receive))
         .routes(routes!(devices::consent))
@@ -195,6 +202,28 @@ impl IntoParams for RunFilter {
     }
 }
 
+impl IntoParams for AnalysisQuery {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let families = ["ipv4", "ipv6"].map(Value::from);
+        let number = |min: u32, max: usize| integer().minimum(Some(min)).maximum(Some(max as f64));
+        vec![
+            query(SERVER, "Name of the test server.", text(Object::builder())),
+            query(FAMILY, "Address family.", text(Object::builder()).enum_values(Some(families))),
+            query(PORT, "Port of the test server.", number(0, 65_535)),
+            query(
+                MIN_VERSION,
+                "Lowest version of towpath on the device, such as 0.3.",
+                text(Object::builder()),
+            ),
+            query(
+                MIN_RUNS,
+                "Fewest values of a curve. Curves with fewer are left out.",
+                number(1, MAX_MIN_RUNS).default(Some(AnalysisSettings::default().min_runs.into())),
+            ),
+        ]
+    }
+}
+
 fn path_parameter(name: &str, description: &str, schema: ObjectBuilder) -> Vec<Parameter> {
     let parameter = ParameterBuilder::new()
         .name(name)
@@ -237,6 +266,15 @@ impl IntoParams for ContentHash {
         let description =
             format!("SHA-256 of the uncompressed result: {HASH_DIGITS} hexadecimal digits.");
         path_parameter("id", &description, digits(HASH_DIGITS))
+    }
+}
+
+/// Name of a campaign in an address.
+pub(super) struct CampaignName;
+
+impl IntoParams for CampaignName {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        path_parameter("campaign", "Name of the campaign.", text(Object::builder()))
     }
 }
 
@@ -435,6 +473,21 @@ pub(super) struct RunRefusals;
 impl IntoResponses for RunRefusals {
     fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
         refusals(&[401, 403, 404, 503])
+    }
+}
+
+/// Refusals of requests for an analysis.
+pub(super) struct AnalysisRefusals;
+
+impl IntoResponses for AnalysisRefusals {
+    fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let mut responses = refusals(&[400, 401, 403]);
+        responses.extend(described_refusals(&[
+            (404, "There is no such campaign."),
+            (422, "The campaign has too many planned runs."),
+            (503, "The collector cannot reach its data, or has not read all results yet."),
+        ]));
+        responses
     }
 }
 

@@ -55,6 +55,11 @@ impl Principal {
         }
     }
 
+    /// Returns true if the principal may read what belongs to single devices. The public may not.
+    pub(super) fn may_view_devices(&self) -> bool {
+        self.token().is_some_and(|token| token.role.may_view())
+    }
+
     /// Returns the token if it allows uploads.
     pub(super) fn expect_uploader(&self) -> Result<&Token, Refusal> {
         // A browser's cookie is sent with requests of other sites as well, so it is not accepted.
@@ -131,7 +136,7 @@ impl PageClient {
 
     /// Returns true if the client may read what belongs to single devices. The public may not.
     pub(super) fn may_view_devices(&self) -> bool {
-        self.principal.token().is_some_and(|token| token.role.may_view())
+        self.principal.may_view_devices()
     }
 
     fn refuse(&self, refusal: Refusal) -> PageRefusal {

@@ -83,6 +83,9 @@ impl From<CollectError> for Refusal {
             | CollectError::Campaign(CampaignError::Mistakes(_) | CampaignError::Text(_)) => {
                 Self::new(StatusCode::BAD_REQUEST, error.to_string())
             }
+            CollectError::Campaign(CampaignError::TooLarge { .. }) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
+            }
             CollectError::Database(_)
             | CollectError::Migration(_)
             | CollectError::DatabaseAddress(_)
@@ -94,6 +97,7 @@ impl From<CollectError> for Refusal {
             | CollectError::Io(_)
             | CollectError::Damaged { .. }
             | CollectError::Table(_)
+            | CollectError::Analysis(_)
             | CollectError::Choice(_)
             | CollectError::Campaign(
                 CampaignError::Damaged { .. }

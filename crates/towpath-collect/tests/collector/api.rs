@@ -101,7 +101,8 @@ impl Described {
             let path = path.replace(SERVERS_PATH, &format!("{SERVERS_PATH}?campaign=hourly"));
             return self.site.client(&self.device_token).get(&path);
         }
-        self.viewer.get(&path.replace("{id}", &self.id).replace("{file}", "subflows.csv"))
+        let path = path.replace("{id}", &self.id).replace("{file}", "subflows.csv");
+        self.viewer.get(&path.replace("{campaign}", "hourly"))
     }
 
     /// Returns the schema of a JSON reply.

@@ -425,19 +425,7 @@ fn verify_all_pages() -> Result<(), String> {
     verify_campaign_pages(&tour, &collector, &mut defects);
     tour.open("/compare");
     verify_page("error", &tour.browser, &mut defects);
-    tour.open("/tokens");
-    tour.click("button[aria-label='Revoke reader']");
-    tour.browser.find("input[name='name']").type_text("a token with a rather long name");
-    tour.click("main form.inline button");
-    tour.browser.find("[role='status']");
-    verify_page("tokens", &tour.browser, &mut defects);
-    tour.browser.emulate(WIDTHS[0], false);
-    let ends = tour.browser.run(BUTTON_ENDS);
-    let ends = ends.as_array().unwrap();
-    assert!(!ends.is_empty(), "no token can be revoked");
-    for end in ends {
-        assert!(end.as_f64().unwrap() <= f64::from(WIDTHS[0]), "Revoke is outside: {end} px");
-    }
+    verify_token_page(&tour, &mut defects);
     tour.open("/login");
     tour.browser.find("#token").type_text("wrong");
     tour.click("main form button");
@@ -445,6 +433,28 @@ fn verify_all_pages() -> Result<(), String> {
     verify_page("login-refused", &tour.browser, &mut defects);
     assert!(defects.is_empty(), "{}", defects.join("\n"));
     Ok(())
+}
+
+/// Checks the page of tokens after a revocation and a creation.
+fn verify_token_page(tour: &Tour<'_>, defects: &mut Vec<String>) {
+    tour.open("/tokens");
+    tour.click("button[aria-label='Revoke reader']");
+    // The form of the page before cannot be used.
+    poll(|| match tour.count("button[aria-label='Revoke reader']") {
+        0 => Ok(()),
+        _ => Err("the token is valid".to_owned()),
+    });
+    tour.browser.find("input[name='name']").type_text("a token with a rather long name");
+    tour.click("main form.inline button");
+    tour.browser.find("[role='status']");
+    verify_page("tokens", &tour.browser, defects);
+    tour.browser.emulate(WIDTHS[0], false);
+    let ends = tour.browser.run(BUTTON_ENDS);
+    let ends = ends.as_array().unwrap();
+    assert!(!ends.is_empty(), "no token can be revoked");
+    for end in ends {
+        assert!(end.as_f64().unwrap() <= f64::from(WIDTHS[0]), "Revoke is outside: {end} px");
+    }
 }
 
 /// Checks the list and the page of a run in progress.
@@ -511,6 +521,24 @@ fn verify_campaign_pages(tour: &Tour<'_>, collector: &Collector, defects: &mut V
     // The refusals are errors in the console as well.
     tour.browser.complaints();
     verify_device_pages(tour, defects);
+    verify_analysis_pages(tour, collector, defects);
+}
+
+/// Checks the pages of an analysis and of a mobile round.
+fn verify_analysis_pages(tour: &Tour<'_>, collector: &Collector, defects: &mut Vec<String>) {
+    let run = crate::analysis::create_mobile_campaign(tour.site, &collector.config());
+    tour.open("/campaigns/moving");
+    tour.browser.find_link("Analysis: figures and tables").click();
+    tour.arrive("/campaigns/moving/analysis");
+    tour.click(".filters > summary");
+    verify_page("analysis", &tour.browser, defects);
+    tour.open("/campaigns/moving/analysis?family=ipv4&server=eu&min-runs=2");
+    assert!(tour.count("table.list tbody tr") > 4, "no tables");
+    verify_page("analysis-filtered", &tour.browser, defects);
+    verify_focus(&tour.browser, 20, defects);
+    tour.open(&format!("/runs/{run}/round"));
+    verify_page("round", &tour.browser, defects);
+    assert_eq!(tour.browser.complaints(), [""; 0], "the pages of an analysis");
 }
 
 /// Checks the pages of devices, with the ones of the campaign.

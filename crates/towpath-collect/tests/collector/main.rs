@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod analysis;
 mod anonymous;
 mod api;
 mod audit;

@@ -18,8 +18,9 @@ const TAIL_SHARE: f64 = 0.025;
 /// Values with the clusters to which they belong, in ascending order of the values.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusteredSample {
-    /// Value and number of its cluster, below `clusters`.
-    sorted: Vec<(f64, usize)>,
+    sorted: Vec<f64>,
+    /// Cluster of each value, below `clusters`. A list of its own, because resampling reads it often.
+    members: Vec<u32>,
     clusters: usize,
 }
 
@@ -39,13 +40,14 @@ impl ClusteredSample {
         let mut names: Vec<&str> = values.iter().map(|(_, name)| *name).collect();
         names.sort_unstable();
         names.dedup();
-        let number = |name: &str| names.binary_search(&name).unwrap_or_default();
-        let mut sorted: Vec<_> =
+        let number = |name: &str| names.binary_search(&name).unwrap_or_default() as u32;
+        let mut pairs: Vec<_> =
             values.into_iter().map(|(value, name)| (value, number(name))).collect();
         // Equal values of different clusters have a fixed order, so the bytes of a result do not
         // depend on that of the input.
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        Self { sorted, clusters: names.len() }
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (sorted, members) = pairs.into_iter().unzip();
+        Self { sorted, members, clusters: names.len() }
     }
 
     /// Returns the number of values.
@@ -60,7 +62,7 @@ impl ClusteredSample {
 
     /// Returns the values in ascending order.
     pub fn values(&self) -> impl Iterator<Item = f64> {
-        self.sorted.iter().map(|(value, _)| *value)
+        self.sorted.iter().copied()
     }
 
     /// Returns the smallest values that have at least these fractions (0 to 1, ascending) of the
@@ -86,8 +88,8 @@ impl ClusteredSample {
     /// one of as many trials as there are clusters (Clopper and Pearson 1934).
     pub fn share(&self, is_counted: impl Fn(f64) -> bool, seed: u64) -> Option<ClusterEstimate> {
         let mut counts = vec![(0_u64, 0_u64); self.clusters];
-        for (value, cluster) in &self.sorted {
-            if let Some((counted, all)) = counts.get_mut(*cluster) {
+        for (value, cluster) in self.sorted.iter().zip(&self.members) {
+            if let Some((counted, all)) = counts.get_mut(*cluster as usize) {
                 *counted += u64::from(is_counted(*value));
                 *all += 1;
             }
@@ -132,22 +134,22 @@ impl ClusteredSample {
 
     /// Returns quantiles with each value counted as often as its cluster; `None` without values.
     fn weighted_quantiles(&self, fractions: &[f64], weights: &[u32]) -> Option<Vec<f64>> {
-        let weight = |cluster: usize| u64::from(weights.get(cluster).copied().unwrap_or_default());
-        let total: u64 = self.sorted.iter().map(|(_, cluster)| weight(*cluster)).sum();
-        let last = self.sorted.last().filter(|_| total > 0)?.0;
-        let mut targets = fractions.iter().map(|fraction| fraction * total as f64).peekable();
-        let (mut quantiles, mut sum) = (Vec::with_capacity(fractions.len()), 0);
-        for (value, cluster) in &self.sorted {
-            sum += weight(*cluster);
-            while sum > 0 && targets.next_if(|target| sum as f64 >= *target).is_some() {
-                quantiles.push(*value);
+        let weight =
+            |cluster: &u32| u64::from(weights.get(*cluster as usize).copied().unwrap_or_default());
+        let total: u64 = self.members.iter().map(weight).sum();
+        let last = *self.sorted.last().filter(|_| total > 0)?;
+        let (mut sums, mut sum, mut index) = (self.members.iter().map(weight), 0, 0);
+        let quantile = |fraction: &f64| {
+            // At least one value is at or below each quantile.
+            let target = (fraction * total as f64).ceil().max(1.0) as u64;
+            while sum < target {
+                let Some(weight) = sums.next() else { return last };
+                sum += weight;
+                index += 1;
             }
-            if targets.peek().is_none() {
-                break;
-            }
-        }
-        quantiles.resize(fractions.len(), last);
-        Some(quantiles)
+            self.sorted.get(index - 1).copied().unwrap_or(last)
+        };
+        Some(fractions.iter().map(quantile).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `towpath collect`: the arguments of the collector. Only builds with the feature `collect`
 //! contain the collector itself.
 
+mod analyse;
 #[cfg(feature = "collect")]
 mod audit;
 #[cfg(feature = "collect")]
@@ -43,6 +44,7 @@ enum CollectCommand {
     Restore(RestoreArguments),
     Purge(PurgeArguments),
     Export(ExportArguments),
+    Analyse(analyse::AnalyseArguments),
     Audit(AuditArguments),
     Diff(diff::DiffArguments),
     /// Create, list or revoke the tokens that allow access
@@ -162,7 +164,7 @@ struct PurgeArguments {
     dry_run: bool,
 }
 
-/// Write runs as tables for other programs
+/// Write runs as tables for other programs, or the results of a campaign
 ///
 /// Each table is one file: `runs.parquet` has a row for each run; the others, such as
 /// `subflows.parquet`, have the records of all runs, with the run's identifier in each row.
@@ -171,8 +173,20 @@ struct ExportArguments {
     #[command(flatten)]
     store: StoreArguments,
     /// Folder for the tables, in the format Apache Parquet
-    #[arg(long, value_name = "DIR")]
-    parquet: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "results")]
+    parquet: Option<PathBuf>,
+    /// New folder for the results of a campaign, with one subfolder for each device:
+    /// `towpath collect analyse --folder` reads it without the collector
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "campaign",
+        conflicts_with_all = ["parquet", "query", "tables", "anonymous"]
+    )]
+    results: Option<PathBuf>,
+    /// Campaign whose results are written
+    #[arg(long, value_name = "NAME", requires = "results")]
+    campaign: Option<String>,
     /// Runs to export, as in a page's address: `transport=mptcp&since=2026-11-01` [default: all]
     #[arg(long, value_name = "QUERY", default_value = "", hide_default_value = true)]
     query: String,
@@ -459,9 +473,14 @@ enum TokenRole {
 }
 
 pub(crate) fn collect(arguments: &CollectArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    // A client of a collector needs no collector of its own.
+    // These need no collector on this host.
     if let CollectCommand::Diff(arguments) = &arguments.command {
         return diff::diff(arguments, ui);
+    }
+    if let CollectCommand::Analyse(arguments) = &arguments.command
+        && analyse::analyse_folder(arguments, ui)?
+    {
+        return Ok(ExitCode::SUCCESS);
     }
     administer(arguments, ui)
 }

@@ -16,7 +16,8 @@ use towpath_result::{Warning, format};
 use super::{
     BackupArguments, CollectArguments, CollectCommand, CreateTokenArguments, ExportArguments,
     ListTokensArguments, LoginArguments, PurgeArguments, RestoreArguments, RevokeTokenArguments,
-    ServeArguments, StoreArguments, TokenCommand, TokenRole, audit, campaigns, devices, servers,
+    ServeArguments, StoreArguments, TokenCommand, TokenRole, analyse, audit, campaigns, devices,
+    servers,
 };
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -33,6 +34,7 @@ pub(super) fn administer(arguments: &CollectArguments, ui: &mut Ui) -> Result<Ex
         CollectCommand::Diff(_) => {} // does not concern this host
         CollectCommand::Purge(arguments) => purge(arguments, ui)?,
         CollectCommand::Export(arguments) => export(arguments, ui)?,
+        CollectCommand::Analyse(arguments) => analyse::analyse(arguments, ui)?,
         CollectCommand::Audit(arguments) => audit::audit(arguments, ui)?,
         CollectCommand::Token { command } => match command {
             TokenCommand::Create(arguments) => create_token(arguments, ui)?,
@@ -206,26 +208,50 @@ fn purge(arguments: &PurgeArguments, ui: &mut Ui) -> Result<(), CliError> {
 }
 
 fn export(arguments: &ExportArguments, ui: &mut Ui) -> Result<(), CliError> {
-    if let Some(devices) = arguments.anonymous {
-        return export_anonymously(arguments, devices, ui);
-    }
+    let ExportArguments { store, parquet, results, campaign, query, tables, anonymous } = arguments;
+    let target = match (parquet, results, anonymous) {
+        (Some(target), _, Some(devices)) => {
+            return export_anonymously(arguments, (target, *devices), ui);
+        }
+        (Some(target), _, None) => target,
+        (None, Some(target), _) => {
+            return export_results(store, (target, campaign.as_deref().unwrap_or_default()), ui);
+        }
+        (None, None, _) => return Ok(()), // the arguments require one of them
+    };
     let report = run_to_end(async {
-        let store = Store::open(&store_config(&arguments.store)).await?;
-        store.export(&arguments.parquet, &arguments.query, &arguments.tables).await
+        let store = Store::open(&store_config(store)).await?;
+        store.export(target, query, tables).await
     })?;
     let runs = format::count(report.runs, "run");
-    writeln!(ui.out, "exported {runs} to {}", arguments.parquet.display())?;
+    writeln!(ui.out, "exported {runs} to {}", target.display())?;
+    Ok(())
+}
+
+/// Writes the results of a campaign into a new folder.
+fn export_results(
+    store: &StoreArguments,
+    (target, campaign): (&Path, &str),
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    let report = run_to_end(async {
+        let store = Store::open(&store_config(store)).await?;
+        let runs = analyse::complete_runs(&store, campaign, ui).await?;
+        store.export_results(target, runs.data).await
+    })?;
+    let runs = format::count(report.runs, "run");
+    writeln!(ui.out, "exported {runs} to {}", target.display())?;
     Ok(())
 }
 
 fn export_anonymously(
     arguments: &ExportArguments,
-    devices: u32,
+    (target, devices): (&Path, u32),
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     let report = run_to_end(async {
         let store = Store::open(&store_config(&arguments.store)).await?;
-        store.export_anonymously(&arguments.parquet, &arguments.query, devices as usize).await
+        store.export_anonymously(target, &arguments.query, devices as usize).await
     })?;
     let AnonymousReport { runs, generalised, suppressed } = report;
     let devices = format::count(devices.into(), "device");
@@ -233,7 +259,7 @@ fn export_anonymously(
     let left_out = format::count(suppressed, "run");
     ui.progress(&format!("{left_out} left out: fewer than {devices} have such runs"));
     let runs = format::count(runs, "run");
-    writeln!(ui.out, "exported {runs} to {}", arguments.parquet.display())?;
+    writeln!(ui.out, "exported {runs} to {}", target.display())?;
     Ok(())
 }
 

@@ -106,3 +106,51 @@ fn mistakes_are_found_before_anything_runs() {
     }
     assert!(!folder.names().iter().any(|name| name == "towpath-results"), "{:?}", folder.names());
 }
+
+const CAMPAIGN: &str = "name = \"lan-1\"\nmode = \"stable\"\nend = 2100-01-01T00:00:00Z\n\
+    every = \"1 h\"\ntransports = [\"tcp\"]\nfamilies = [\"ipv4\"]\nbytes-per-day = \"1 GB\"\n\
+    [[patterns]]\npattern = \"ping\"\n";
+
+#[test]
+fn an_analysis_reads_a_folder_and_finds_mistakes() {
+    let folder = TestDir::new();
+    let run = ["run", "two-links", "--world", "sim", "-T", "tcp,quic", "-r", "2", "--quiet"];
+    let run = folder.run(&[&run[..], &["-o", "results/laptop"]].concat());
+    assert_eq!(run.code, Some(0), "{run}");
+    let analyse = |arguments: &[&str]| folder.run(&[&["collect", "analyse"], arguments].concat());
+    let summary = analyse(&["--folder", "results", "--min-runs", "2", "--out", "figures"]);
+    assert_eq!(summary.code, Some(0), "{summary}");
+    assert!(summary.out.contains("4 runs, 1 device") && summary.out.contains("QUIC / TCP"));
+    assert!(summary.out.lines().all(|line| line.chars().count() <= 100), "{summary}");
+    assert!(summary.err.contains("figures/index.html"), "{summary}");
+    let json = analyse(&["--folder", "results", "--min-runs", "2", "--json"]);
+    let written = std::fs::read_to_string(folder.work().join("figures/analysis.json")).unwrap();
+    assert_eq!(json.out, written);
+    folder.write("lan.toml", CAMPAIGN);
+    std::fs::create_dir(folder.work().join("empty")).unwrap();
+    let created = folder.run(&["collect", "campaign", "create", "lan.toml"]);
+    assert_eq!(created.code, Some(0), "{created}");
+    for (arguments, words) in [
+        (&["analyse"][..], "<CAMPAIGN>"),
+        (&["analyse", "other"], "`towpath collect campaign list`"),
+        (&["analyse", "lan-1"], "the campaign `lan-1` has no runs with a result"),
+        (&["analyse", "--folder", "nothing"], "cannot read `nothing`"),
+        (&["analyse", "--folder", "empty"], "towpath collect export"),
+        (&["analyse", "lan-1", "--folder", "results"], "no results of the campaign `lan-1`"),
+        (&["analyse", "--folder", "results", "--dir", "x"], "cannot be used with"),
+        (&["analyse", "--folder", "results", "--family", "ipv6"], "leave out conditions"),
+        (&["analyse", "--folder", "results", "--min-version", "new"], "such as `0.3`"),
+        (&["analyse", "--folder", "results", "--min-runs", "0"], "--min-runs"),
+        (&["export", "--results", "x"], "--campaign"),
+        (&["export", "--results", "x", "--campaign", "other"], "no campaign is named `other`"),
+        (&["export", "--results", "x", "--campaign", "lan-1", "--parquet", "y"], "cannot be used"),
+        (&["export", "--results", "results", "--campaign", "lan-1"], "is not empty"),
+        (&["export"], "--parquet"),
+    ] {
+        let output = folder.run(&[&["collect"], arguments].concat());
+        assert_eq!(output.code, Some(2), "{arguments:?}: {output}");
+        assert!(output.err.contains(words), "{arguments:?}: {output}");
+    }
+    let export = folder.run(&["collect", "export", "--results", "new", "--campaign", "lan-1"]);
+    assert!(export.code == Some(0) && export.out.contains("exported 0 runs"), "{export}");
+}
