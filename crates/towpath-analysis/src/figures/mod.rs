@@ -7,6 +7,9 @@ mod ratios;
 mod table;
 mod usage;
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use towpath_report::figure::{Axis, Curve, CurveKind, CurvePoint, Figure, Panel, ScaleKind};
 use towpath_result::format;
 use towpath_result::metrics::clusters::{ClusterEstimate, ClusteredSample};
@@ -46,21 +49,36 @@ pub struct AnalysisFigure {
     pub query: String,
 }
 
-/// Returns the figures that have values, in order.
+/// Figure as a function of the selected runs.
+type FigureBuilder = fn(&Population, AnalysisSettings) -> AnalysisFigure;
+
+/// All figures in order.
+const FIGURES: [FigureBuilder; 11] = [
+    |population, _| usage::usage(population),
+    connectivity::connectivity,
+    ratios::families,
+    ratios::transports,
+    handovers::reasons,
+    handovers::durations,
+    delays::maximum,
+    delays::by_second_network,
+    delays::ratio,
+    delays::pairs,
+    delays::causes,
+];
+
+/// Returns the figures that have values, in order. Each is computed in a thread of its own, because
+/// the intervals of many runs take long.
 pub(crate) fn all(population: &Population, settings: AnalysisSettings) -> Vec<AnalysisFigure> {
-    let mut figures = vec![
-        usage::usage(population),
-        connectivity::connectivity(population, settings),
-        ratios::families(population, settings),
-        ratios::transports(population, settings),
-        handovers::reasons(population, settings),
-        handovers::durations(population, settings),
-        delays::maximum(population, settings),
-        delays::by_second_network(population, settings),
-        delays::ratio(population, settings),
-        delays::pairs(population, settings),
-        delays::causes(population, settings),
-    ];
+    let mut figures: Vec<AnalysisFigure> = thread::scope(|scope| {
+        let build = |builder: FigureBuilder| scope.spawn(move || builder(population, settings));
+        let threads = FIGURES.map(build);
+        // A panic of a thread is one of this function.
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    });
     for figure in &mut figures {
         figure.tables.retain(|table| !table.rows.is_empty());
     }

@@ -19,9 +19,10 @@ const TAIL_SHARE: f64 = 0.025;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusteredSample {
     sorted: Vec<f64>,
-    /// Cluster of each value, below `clusters`. A list of its own, because resampling reads it often.
+    /// Number of the cluster of each value. A list of its own, because resampling reads it often.
     members: Vec<u32>,
-    clusters: usize,
+    /// Number of values in each cluster.
+    sizes: Vec<u64>,
 }
 
 /// Estimate of a quantile or of a share.
@@ -46,8 +47,14 @@ impl ClusteredSample {
         // Equal values of different clusters have a fixed order, so the bytes of a result do not
         // depend on that of the input.
         pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut sizes = vec![0; names.len()];
+        for (_, cluster) in &pairs {
+            if let Some(size) = sizes.get_mut(*cluster as usize) {
+                *size += 1;
+            }
+        }
         let (sorted, members) = pairs.into_iter().unzip();
-        Self { sorted, members, clusters: names.len() }
+        Self { sorted, members, sizes }
     }
 
     /// Returns the number of values.
@@ -57,7 +64,7 @@ impl ClusteredSample {
 
     /// Returns the number of clusters.
     pub fn clusters(&self) -> usize {
-        self.clusters
+        self.sizes.len()
     }
 
     /// Returns the values in ascending order.
@@ -68,7 +75,7 @@ impl ClusteredSample {
     /// Returns the smallest values that have at least these fractions (0 to 1, ascending) of the
     /// sample at or below them, with intervals. Empty without values.
     pub fn quantiles(&self, fractions: &[f64], seed: u64) -> Vec<ClusterEstimate> {
-        let weights = vec![1; self.clusters];
+        let weights = vec![1; self.clusters()];
         let Some(values) = self.weighted_quantiles(fractions, &weights) else { return Vec::new() };
         let mut resampled = vec![Vec::new(); fractions.len()];
         self.resample(seed, |weights| {
@@ -87,7 +94,7 @@ impl ClusteredSample {
     /// If all values or none are counted, resampling shows no spread. Then the interval is the exact
     /// one of as many trials as there are clusters (Clopper and Pearson 1934).
     pub fn share(&self, is_counted: impl Fn(f64) -> bool, seed: u64) -> Option<ClusterEstimate> {
-        let mut counts = vec![(0_u64, 0_u64); self.clusters];
+        let mut counts = vec![(0_u64, 0_u64); self.clusters()];
         for (value, cluster) in self.sorted.iter().zip(&self.members) {
             if let Some((counted, all)) = counts.get_mut(*cluster as usize) {
                 *counted += u64::from(is_counted(*value));
@@ -100,10 +107,10 @@ impl ClusteredSample {
             });
             sums.0 as f64 / sums.1 as f64
         };
-        let value = Some(share(&vec![1; self.clusters])).filter(|share| !share.is_nan())?;
+        let value = Some(share(&vec![1; self.clusters()])).filter(|share| !share.is_nan())?;
         if value <= 0.0 || value >= 1.0 {
-            let interval = (self.clusters >= MIN_CLUSTERS).then(|| {
-                let width = 1.0 - TAIL_SHARE.powf(1.0 / self.clusters as f64);
+            let interval = (self.clusters() >= MIN_CLUSTERS).then(|| {
+                let width = 1.0 - TAIL_SHARE.powf(1.0 / self.clusters() as f64);
                 let [low, high] = if value <= 0.0 { [0.0, width] } else { [1.0 - width, 1.0] };
                 ConfidenceInterval { low, high }
             });
@@ -116,15 +123,15 @@ impl ClusteredSample {
 
     /// Calls `on_weights` for each resampling with the number of times that each cluster is drawn.
     fn resample(&self, seed: u64, mut on_weights: impl FnMut(&[u32])) {
-        if self.clusters < MIN_CLUSTERS {
+        if self.clusters() < MIN_CLUSTERS {
             return;
         }
         let mut rng = RngStream::new(seed, "cluster bootstrap");
-        let mut weights = vec![0_u32; self.clusters];
+        let mut weights = vec![0_u32; self.clusters()];
         for _ in 0..CLUSTER_RESAMPLES {
             weights.fill(0);
-            for _ in 0..self.clusters {
-                if let Some(weight) = weights.get_mut(rng.below(self.clusters)) {
+            for _ in 0..self.clusters() {
+                if let Some(weight) = weights.get_mut(rng.below(self.clusters())) {
                     *weight += 1;
                 }
             }
@@ -136,7 +143,8 @@ impl ClusteredSample {
     fn weighted_quantiles(&self, fractions: &[f64], weights: &[u32]) -> Option<Vec<f64>> {
         let weight =
             |cluster: &u32| u64::from(weights.get(*cluster as usize).copied().unwrap_or_default());
-        let total: u64 = self.members.iter().map(weight).sum();
+        let sizes = self.sizes.iter().zip(weights);
+        let total: u64 = sizes.map(|(size, weight)| size * u64::from(*weight)).sum();
         let last = *self.sorted.last().filter(|_| total > 0)?;
         let (mut sums, mut sum, mut index) = (self.members.iter().map(weight), 0, 0);
         let quantile = |fraction: &f64| {
