@@ -34,6 +34,8 @@ def place(path: Path, device: int, *, mobile: bool) -> None:
     }
     if mobile:
         meta["conditions"]["mode"] = "mobile"
+        loss = {"type": "event", "t_ns": 3_000_000_000, "kind": "link"}
+        records.insert(0, json.dumps(loss | {"text": "the first network was lost: no carrier"}))
     path.write_text("\n".join([json.dumps(meta), *records]) + "\n")
 
 

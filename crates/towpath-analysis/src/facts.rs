@@ -94,7 +94,8 @@ pub struct RunFacts {
     /// Time at which the first network was lost, since the start of the traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_lost_s: Option<f64>,
-    /// Use of the second network: `unused`, `from-start`, or `handover`. Absent without one.
+    /// Use of the second network: `unused`, `from-start`, `occasional` (later, while the first one was
+    /// not lost), or `handover`. Absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_network: Option<String>,
     /// First use of the second network in a handover, since the start of the traffic.
@@ -186,6 +187,7 @@ impl RunFacts {
             {
                 (SecondNetwork::FromStart, None)
             }
+            Handover::Used(_) if lost_ns.is_none() => (SecondNetwork::Occasional, None),
             Handover::Used(times) => (SecondNetwork::Handover, Some(times)),
         };
         self.second_network = Some(kind.name().to_owned());
@@ -213,6 +215,7 @@ impl RunFacts {
 pub(crate) enum SecondNetwork {
     Unused,
     FromStart,
+    Occasional,
     Handover,
 }
 
@@ -221,6 +224,7 @@ impl SecondNetwork {
         match self {
             Self::Unused => "unused",
             Self::FromStart => "from-start",
+            Self::Occasional => "occasional",
             Self::Handover => "handover",
         }
     }

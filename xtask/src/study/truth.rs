@@ -155,6 +155,8 @@ fn check_rounds(
                 let delays = ["max_delay_up_s", "max_delay_down_s"].map(|key| run[key].as_f64());
                 let longest = delays.into_iter().flatten().fold(0.0, f64::max);
                 findings.check(run["network_lost_s"].is_null(), || format!("{label}: a loss"));
+                let second = text(run, "second_network");
+                findings.check(second != "handover", || format!("{label}: a handover"));
                 findings.check(longest > 0.0 && longest < MAX_HEALTHY_DELAY_S, || {
                     format!("{label}: a delay of {longest} s without an outage")
                 });

@@ -111,7 +111,7 @@ fn warnings_make_a_run_invalid() {
 
 #[test]
 fn a_second_network_is_used_from_the_start_or_after_a_handover() {
-    let facts = |first_use_ms| {
+    let result = |first_use_ms| {
         let records = (1..80).flat_map(|step| {
             let ms = step * 100;
             // The handshake used both networks.
@@ -119,9 +119,9 @@ fn a_second_network_is_used_from_the_start_or_after_a_handover() {
             // The first network carries data until 5 s.
             [sample(ms, "wlan0", ms.min(5_000)), sample(ms, "wwan0", sent)]
         });
-        let records = records.chain([loss(5_200)]).collect();
-        RunFacts::of(&run(Transport::Mptcp, records, ""), "", "")
+        run(Transport::Mptcp, records.chain([loss(5_200)]).collect(), "")
     };
+    let facts = |first_use_ms| RunFacts::of(&result(first_use_ms), "", "");
     let handover = facts(4_000);
     assert_eq!(handover.second_network.as_deref(), Some("handover"));
     assert_eq!(handover.handover_start_s, Some(4.0));
@@ -129,6 +129,10 @@ fn a_second_network_is_used_from_the_start_or_after_a_handover() {
     assert_eq!((handover.network_lost_s, handover.mobile), (Some(5.2), true));
     assert_eq!(facts(300).second_network.as_deref(), Some("from-start"));
     assert_eq!(facts(9_000).second_network.as_deref(), Some("unused"));
+    let mut kept = result(4_000);
+    kept.records.pop();
+    let kept = RunFacts::of(&kept, "", "");
+    assert_eq!((kept.second_network.as_deref(), kept.handover_start_s), (Some("occasional"), None));
 }
 
 #[test]

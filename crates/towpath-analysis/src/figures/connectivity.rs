@@ -30,7 +30,8 @@ type AttemptsByPlace<'a> = BTreeMap<(&'a str, &'a str, u32), Attempts<'a>>;
 
 pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) -> AnalysisFigure {
     let attempts = attempts(population);
-    let has_attempts = !attempts.is_empty();
+    // Runs without a result do not say whether they were mobile.
+    let has_attempts = population.runs.iter().any(|run| !run.mobile);
     let columns = ["transport", "family", "port", "attempts", "devices", "success"];
     let mut table = DataTable::new("Attempts to reach the server", &columns);
     let mut names: Vec<(&str, u32)> = attempts.keys().map(|(_, f, p)| (*f, *p)).collect();
@@ -68,7 +69,8 @@ pub(super) fn connectivity(population: &Population, settings: AnalysisSettings) 
         }
     }
     notes.push(ATTEMPT_NOTE.to_owned());
-    let figure = (!curves.is_empty()).then(|| figure(&names, curves));
+    let is_drawn = has_attempts && !curves.is_empty();
+    let figure = is_drawn.then(|| figure(&names, curves));
     AnalysisFigure {
         id: "connectivity",
         title: "Connectivity by transport, address family and port".to_owned(),

@@ -118,7 +118,9 @@ pub(super) fn by_second_network(
 ) -> AnalysisFigure {
     let mut distributions = Vec::new();
     for transport in MULTIPATH {
-        for (style, kind) in ["handover", "from-start", "unused"].into_iter().enumerate() {
+        for (style, kind) in
+            ["handover", "from-start", "occasional", "unused"].into_iter().enumerate()
+        {
             let runs = population.mobile(transport);
             let runs = runs.filter(|run| run.second_network.as_deref() == Some(kind));
             let values = runs.filter_map(|run| Some((run.max_delay_s()?, run.device.as_str())));

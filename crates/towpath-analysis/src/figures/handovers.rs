@@ -26,8 +26,8 @@ FROM 'runs.parquet' WHERE valid AND mobile AND second_network = 'handover' ORDER
 type HandoverEnd = (&'static str, fn(&RunFacts) -> Option<f64>);
 
 const ENDS: [HandoverEnd; 2] = [
-    ("until the last packet received", |run| run.handover_received_s),
-    ("until the last packet sent", |run| run.handover_sent_s),
+    ("last packet received", |run| run.handover_received_s),
+    ("last packet sent", |run| run.handover_sent_s),
 ];
 
 /// Returns the valid mobile runs of a transport with a handover.
@@ -45,7 +45,9 @@ pub(super) fn reasons(population: &Population, settings: AnalysisSettings) -> An
     let mut table = DataTable::new("Reasons for using the second network", &columns);
     let known = SwitchReason::ALL.into_iter().filter(|reason| *reason != SwitchReason::Other);
     let names = known.map(SwitchReason::name).chain([NETWORK_LOST, SwitchReason::Other.name()]);
-    let names: Vec<String> = names.map(str::to_owned).collect();
+    let all = || MULTIPATH.into_iter().flat_map(|transport| handovers(population, transport));
+    let has = |name: &&str| all().any(|run| run.handover_reason.as_deref() == Some(name));
+    let names: Vec<String> = names.filter(has).map(str::to_owned).collect();
     let (mut curves, mut notes) = (Vec::new(), Vec::new());
     for (style, transport) in MULTIPATH.into_iter().enumerate() {
         let runs: Vec<&RunFacts> = handovers(population, transport).collect();
@@ -171,7 +173,8 @@ pub(super) fn durations(population: &Population, settings: AnalysisSettings) -> 
             .notes
             .into_iter()
             .chain([
-                "Runs that used both networks from the start have no handover and are not shown."
+                "Runs that used both networks from the start, and runs that kept the first network, have \
+                 no handover."
                     .to_owned(),
             ])
             .collect(),
