@@ -54,8 +54,8 @@ impl Campaign {
     pub fn runs(&self, device: &str, round: u32) -> Vec<PlannedRun> {
         let seed = draw(&self.name, device, round);
         let mut runs = Vec::new();
-        for (pattern, place) in self.places() {
-            let transports: Vec<_> = (0..).zip(place.transports).collect();
+        for (pattern, target) in self.targets() {
+            let transports: Vec<_> = (0..).zip(target.transports).collect();
             let order = match self.mode {
                 CampaignMode::Stable => OrderKind::Random,
                 CampaignMode::Mobile => OrderKind::Fixed,
@@ -65,7 +65,7 @@ impl Campaign {
             for (_, (offset, transport), _) in run_order(&transports, 1, order, seed) {
                 let transport = *transport;
                 let index: u32 = first + offset;
-                let (family, port) = (place.family, place.port);
+                let (family, port) = (target.family, target.port);
                 runs.push(PlannedRun { index, pattern, transport, family, port });
             }
         }
@@ -74,7 +74,7 @@ impl Campaign {
 
     /// Returns the number of runs in a round.
     pub fn runs_per_round(&self) -> u32 {
-        self.places().map(|(_, place)| place.transports.len() as u32).sum()
+        self.targets().map(|(_, target)| target.transports.len() as u32).sum()
     }
 
     /// Returns the bytes that a round can need at most.
@@ -96,13 +96,13 @@ impl Campaign {
     }
 
     /// Returns each combination of pattern, family and port.
-    fn places(&self) -> impl Iterator<Item = (usize, Place<'_>)> {
+    fn targets(&self) -> impl Iterator<Item = (usize, TestTarget<'_>)> {
         self.patterns.iter().enumerate().flat_map(|(index, pattern)| {
             let families = pattern.families.iter();
             families.flat_map(move |family| {
                 pattern.ports.iter().map(move |port| {
                     let transports = pattern.transports.as_slice();
-                    (index, Place { family: *family, port: *port, transports })
+                    (index, TestTarget { family: *family, port: *port, transports })
                 })
             })
         })
@@ -111,7 +111,7 @@ impl Campaign {
 
 /// Family and port of some runs.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct TestTarget<'a> {
     family: crate::AddressFamily,
     port: u16,
     transports: &'a [towpath_scenario::Transport],

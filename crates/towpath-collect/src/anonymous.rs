@@ -77,7 +77,7 @@ enum Generalisation {
 
 /// Columns that become less exact, in order. The first steps lose the least. World and transport
 /// stay.
-const STEPS: [(&str, Generalisation); 15] = [
+const GENERALISATIONS: [(&str, Generalisation); 15] = [
     ("kernel", Generalisation::MajorMinor),
     ("paths", Generalisation::PathKinds),
     ("started", Generalisation::Month),
@@ -256,7 +256,7 @@ impl AnonymousTable {
     fn anonymise(&mut self, devices: usize) -> AnonymousReport {
         let mut pending = std::mem::take(&mut self.rows);
         let mut report = AnonymousReport::default();
-        for step in [None].into_iter().chain(STEPS.map(Some)) {
+        for step in [None].into_iter().chain(GENERALISATIONS.map(Some)) {
             if let Some((column, generalisation)) = step {
                 self.generalise(&mut pending, column, generalisation);
             }

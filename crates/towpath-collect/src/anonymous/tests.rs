@@ -231,8 +231,8 @@ fn kernels_and_interfaces_are_generalised_by_their_names() {
 
 #[test]
 fn every_attribute_has_its_column_and_its_steps() {
-    assert!(STEPS.iter().all(|(column, _)| ATTRIBUTE_COLUMNS.contains(column)));
-    let removed: BTreeSet<&str> = STEPS
+    assert!(GENERALISATIONS.iter().all(|(column, _)| ATTRIBUTE_COLUMNS.contains(column)));
+    let removed: BTreeSet<&str> = GENERALISATIONS
         .iter()
         .filter(|(_, step)| *step == Generalisation::Removal)
         .map(|(column, _)| *column)

@@ -26,8 +26,8 @@ pub(crate) struct FactsRow {
     pub(crate) facts: String,
 }
 
-/// Outcome of a campaign, with the facts of its run. It has few columns, since their number decides
-/// how long a campaign takes to read.
+/// Outcome of a campaign, with the facts of its run. Each further column makes reading a large
+/// campaign slower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CampaignRunRow {
     /// Identifier of the device's token.

@@ -38,7 +38,7 @@ pub(crate) fn campaigns(
         h1 { "Campaigns" }
         @if let Some(form) = first { (form) }
         @if campaigns.is_empty() {
-            p.none { "There is no campaign." }
+            p.none { "No campaign yet." }
         } @else {
             div.scroll {
                 table.list.cards {

@@ -120,16 +120,7 @@ impl AbsenceReason {
     /// Returns the name in lists, such as `no-address` or `not-reported`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Missing(MissingReason::OwnerLimit) => "owner-limit",
-            Self::Missing(MissingReason::CampaignLimit) => "campaign-limit",
-            Self::Missing(MissingReason::NoAddress) => "no-address",
-            Self::Missing(MissingReason::NoServer) => "no-server",
-            Self::Missing(MissingReason::Unreachable) => "unreachable",
-            Self::Missing(MissingReason::Refused) => "refused",
-            Self::Missing(MissingReason::Interrupted) => "interrupted",
-            Self::Missing(MissingReason::Missed) => "missed",
-            Self::Missing(MissingReason::Stopped) => "stopped",
-            Self::Missing(MissingReason::Failed) => "failed",
+            Self::Missing(reason) => reason.name(),
             Self::NotUploaded => "not-uploaded",
             Self::NotReported => "not-reported",
         }
