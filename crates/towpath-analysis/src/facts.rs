@@ -7,25 +7,18 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use towpath_result::metrics::handover::{Handover, SwitchReason};
+use towpath_result::metrics::handover::{Handover, SwitchReason, from_start_ns};
 use towpath_result::prefix::shorten_all;
 use towpath_result::store::StoredRun;
-use towpath_result::{EventKind, FlowSummary, Meta, Record, Summary};
+use towpath_result::{FlowSummary, Meta, Record, Summary};
 use towpath_scenario::{DataDirection, Transport};
 
 use crate::cause::{DelayedMessage, longest_delay};
 
 /// Version of the facts. Stored facts of another version are computed again.
 pub const FACTS_VERSION: i64 = 1;
-/// Prefix of the warning of a run that must not be compared with others.
-const INVALID_PREFIX: &str = "invalid: ";
 /// Reason of a handover that follows the loss of the first network, if no other one is known.
 pub(crate) const NETWORK_LOST: &str = "network-lost";
-/// Beginning of the text of the event that ends a mobile run.
-const LOSS_PREFIX: &str = "the first network was lost";
-/// Sampling periods after the setup of a connection within which a use of the second network counts
-/// as one from the start.
-const START_PERIODS: u64 = 5;
 /// Shortest time until the loss of the first network in a valid run.
 const MIN_MOBILE_NS: u64 = 1_000_000_000;
 /// Longest time that a run can plausibly give, in seconds. Others are left out.
@@ -182,9 +175,7 @@ impl RunFacts {
                 (SecondNetwork::FromStart, None)
             }
             Handover::Unused => (SecondNetwork::Unused, None),
-            Handover::Used(_)
-                if handover.is_from_start(meta.sample_ns.saturating_mul(START_PERIODS)) =>
-            {
+            Handover::Used(times) if times.start_ns <= from_start_ns(meta) => {
                 (SecondNetwork::FromStart, None)
             }
             Handover::Used(_) if lost_ns.is_none() => (SecondNetwork::Occasional, None),
@@ -255,8 +246,7 @@ fn is_mobile(run: &StoredRun) -> bool {
 fn network_lost_ns(run: &StoredRun) -> Option<u64> {
     run.records.iter().find_map(|record| {
         let Record::Event(event) = record else { return None };
-        let is_loss = event.kind == EventKind::Link && event.text.starts_with(LOSS_PREFIX);
-        is_loss.then_some(event.t_ns)
+        event.network_loss().map(|_| event.t_ns)
     })
 }
 
@@ -265,8 +255,7 @@ fn invalid_reason(run: &StoredRun) -> Option<String> {
     let Some(summary) = run.summary.as_ref().filter(|_| !run.truncated) else {
         return Some("incomplete".to_owned());
     };
-    let warnings = || summary.warnings.iter().map(|warning| warning.text.as_str());
-    if warnings().any(|text| text.starts_with(INVALID_PREFIX)) {
+    if summary.invalid_reason().is_some() {
         return Some("network-change".to_owned());
     }
     // Such a run has begun in the middle of a change, and ends before its connections are set up.
@@ -274,8 +263,7 @@ fn invalid_reason(run: &StoredRun) -> Option<String> {
         return Some("lost-at-start".to_owned());
     }
     // The owner of a moving device may end a run at any time.
-    let is_interrupted = warnings().any(|text| text == "the run was interrupted");
-    (is_interrupted && !is_mobile(run)).then(|| "interrupted".to_owned())
+    (summary.is_interrupted() && !is_mobile(run)).then(|| "interrupted".to_owned())
 }
 
 /// Returns the keys of the first flow except its hosts and its pattern, separated by commas.

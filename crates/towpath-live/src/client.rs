@@ -15,7 +15,8 @@ use towpath_os::clock::Clock;
 use towpath_quic::Fingerprint;
 use towpath_result::metrics::Summarizer;
 use towpath_result::{
-    CpuAccounting, CpuTime, Event, EventKind, Meta, Record, RunOrder, Summary, Warning,
+    CpuAccounting, CpuTime, Event, EventKind, INTERRUPTED_WARNING, INVALID_PREFIX, Meta,
+    NETWORK_LOSS_PREFIX, Record, RunOrder, Summary, Warning,
 };
 use towpath_scenario::{Scenario, Transport, World};
 use towpath_sockets::run_clock::RunClock;
@@ -226,7 +227,7 @@ fn network_lost_event(since: Instant, reason: &str) -> Event {
         kind: EventKind::Link,
         host: HOSTS.first().map(|name| (*name).to_owned()),
         path: None,
-        text: format!("the first network was lost: {reason}"),
+        text: format!("{NETWORK_LOSS_PREFIX}{reason}"),
         detail: BTreeMap::new(),
     }
 }
@@ -256,7 +257,7 @@ fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
         0 => String::new(),
         more => format!(" ({more} more changes)"),
     };
-    let text = format!("invalid: at {seconds:.1} s, {change}{more}");
+    let text = format!("{INVALID_PREFIX}at {seconds:.1} s, {change}{more}");
     summary.ok = false;
     summary.verdict = format!("{text}; {}", summary.verdict);
     summary.warnings.push(Warning {
@@ -410,7 +411,7 @@ fn conditions(
         }),
     }
     if interrupted {
-        warnings.push(warning("the run was interrupted".to_owned()));
+        warnings.push(warning(INTERRUPTED_WARNING.to_owned()));
     }
     if offset.error > MAX_CLOCK_ERROR {
         let text = format!(

@@ -35,6 +35,7 @@ pub mod prefix;
 mod probe;
 mod repeated;
 mod rng;
+mod run_state;
 mod sequence;
 pub mod store;
 pub mod upload;
@@ -56,6 +57,7 @@ pub use meta::path_text;
 pub use multipath::{ConnectionUse, FlowMultipathUse, MultipathUse, UnusedFlows};
 pub use probe::{PathStats, Probe};
 pub use repeated::{CpuAccounting, CpuTime, OrderKind, RunOrder};
+pub use run_state::{INTERRUPTED_WARNING, INVALID_PREFIX, NETWORK_LOSS_PREFIX};
 pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
 
 /// Version of the result format, raised when the meaning of a field changes.

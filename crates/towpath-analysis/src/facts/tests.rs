@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use towpath_result::{Event, Subflow, SubflowEnd, SubflowSummary, Warning};
+use towpath_result::{Event, EventKind, Subflow, SubflowEnd, SubflowSummary, Warning};
 use towpath_scenario::{Scenario, World, no_files};
 
 use super::*;

@@ -61,6 +61,18 @@ fn mobile_runs(population: &Population) -> impl Iterator<Item = &RunFacts> {
     MULTIPATH.into_iter().flat_map(|transport| population.mobile(transport))
 }
 
+/// Returns distributions of the longest delays of runs.
+fn delay_distributions(title: &str, curves: Vec<Distribution>) -> Distributions<'_> {
+    Distributions {
+        title,
+        label: "longest delay (s)",
+        may_be_log: true,
+        noun: "run",
+        threshold: Some((1.0, "below 1 s")),
+        curves,
+    }
+}
+
 /// Returns a figure of distributions of mobile runs.
 fn delay_figure(
     (id, title): (&'static str, &str),
@@ -95,15 +107,7 @@ pub(super) fn maximum(population: &Population, settings: AnalysisSettings) -> An
         }
     }
     let title = "Longest delay of a message in a run";
-    let drawn = Distributions {
-        title,
-        label: "longest delay (s)",
-        may_be_log: true,
-        noun: "run",
-        threshold: Some((1.0, "below 1 s")),
-        curves: distributions,
-    }
-    .draw(settings);
+    let drawn = delay_distributions(title, distributions).draw(settings);
     let comparable = format!(
         "Corresponds to figure 7 of {SOURCE}, which shows Multipath TCP: more than 60 % above 1 s, \
          median of the downloads 2.6 s, 70th percentile of the uploads 6 s. A message without a \
@@ -133,15 +137,7 @@ pub(super) fn by_second_network(
         }
     }
     let title = "Longest delay, by use of the second network";
-    let drawn = Distributions {
-        title,
-        label: "longest delay (s)",
-        may_be_log: true,
-        noun: "run",
-        threshold: Some((1.0, "below 1 s")),
-        curves: distributions,
-    }
-    .draw(settings);
+    let drawn = delay_distributions(title, distributions).draw(settings);
     let comparable = format!(
         "Has no counterpart in {SOURCE}, where the second network is a backup in all runs \
          (`handover`)."

@@ -29,7 +29,8 @@ use towpath_os::sandbox::EmulatorThread;
 use towpath_result::metrics::disruption::describe;
 use towpath_result::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_result::{
-    Counter, CpuTime, Event, EventKind, Interface, MultipathUse, Probe, Record, RunOrder, Warning,
+    Counter, CpuTime, Event, EventKind, INTERRUPTED_WARNING, Interface, MultipathUse, Probe,
+    Record, RunOrder, Warning,
 };
 use towpath_run::evidence::{self, Totals};
 use towpath_scenario::flow_plan::summary_directions;
@@ -495,7 +496,7 @@ fn write_summary(
     let flow_warnings = output.outcomes.iter().filter_map(|outcome| outcome.warning.as_ref());
     let texts =
         context.network.warnings.iter().chain(&output.warnings).chain(flow_warnings).cloned();
-    for text in texts.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
+    for text in texts.chain(interrupted.then(|| INTERRUPTED_WARNING.to_owned())) {
         summarizer = summarizer.warning(Warning { text, hint: None });
     }
     for warning in quic::warnings(&context, &connections) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use towpath_result::Subflow;
 use towpath_result::format;
+use towpath_result::metrics::handover::{SETUP_NS, from_start_ns};
 use towpath_scenario::{DataDirection, Transport};
 
 use super::delays::message_delay_ns;
@@ -11,10 +12,6 @@ use super::round::{MobileRound, RoundRun, is_sampled_by_client, path_name, time_
 
 /// Number of sampling periods before the first use of another path that may show its reason.
 const REASON_PERIODS: u64 = 3;
-/// Time after the start in which connections are set up: handshakes may use any path.
-const SETUP_NS: u64 = 1_000_000_000;
-/// Number of sampling periods after the setup within which a use counts as one from the start.
-const START_PERIODS: u64 = 5;
 
 /// First use of another path than the first one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,8 +93,7 @@ pub(super) fn sentence(round: &MobileRound<'_>, view: &RoundRun<'_>) -> String {
     let figures = HandoverFigures::of(round, view);
     let moment = |ns: u64| format!("{:.1}\u{a0}s", ns as f64 / 1e9);
     let first_path = round.first_path().map(path_name).unwrap_or_default();
-    let periods_ns = view.run.meta.sample_ns.saturating_mul(START_PERIODS);
-    let start_ns = view.at(periods_ns.saturating_add(SETUP_NS));
+    let start_ns = view.at(from_start_ns(&view.run.meta));
     let mut parts = Vec::new();
     match &figures.first_use {
         Some(first_use) if first_use.at_ns <= start_ns => {

@@ -93,7 +93,15 @@ impl SwitchReason {
 
 /// Time after the start of the traffic in which connections are set up: handshakes and the first
 /// probes may use any path.
-const SETUP_NS: u64 = 1_000_000_000;
+pub const SETUP_NS: u64 = 1_000_000_000;
+/// Number of sampling periods after the setup within which a use counts as one from the start.
+const START_PERIODS: u64 = 5;
+
+/// Returns the latest first use of another path that counts as one from the start, since the start
+/// of the traffic.
+pub fn from_start_ns(meta: &Meta) -> u64 {
+    meta.sample_ns.saturating_mul(START_PERIODS).saturating_add(SETUP_NS)
+}
 
 /// Use of other paths than the first one by a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,13 +141,6 @@ impl Handover {
     pub fn after_setup(meta: &Meta, records: &[Record], lost_ns: Option<u64>) -> Option<Self> {
         let end_ns = lost_ns.map_or(u64::MAX, |lost_ns| lost_ns.saturating_add(meta.sample_ns));
         Self::between(meta, records, SETUP_NS, end_ns)
-    }
-
-    /// Returns true if another path carried data all the time: it was used within a period
-    /// after the setup.
-    pub fn is_from_start(self, period_ns: u64) -> bool {
-        let end_ns = period_ns.saturating_add(SETUP_NS);
-        matches!(self, Self::Used(times) if times.start_ns <= end_ns)
     }
 
     fn between(meta: &Meta, records: &[Record], from_ns: u64, end_ns: u64) -> Option<Self> {

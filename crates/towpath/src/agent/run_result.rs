@@ -20,14 +20,10 @@ const HANDSHAKE_BYTES: u64 = 50_000;
 const PACKET_BYTES: u64 = 1_500;
 /// Longest time that a server may have a device wait before the only repetition.
 const MAX_REFUSAL_WAIT: Duration = Duration::from_mins(1);
-/// Warning of a result whose traffic ended early.
-const INTERRUPTED_WARNING: &str = "the run was interrupted";
 
 /// Returns the outcome of a run whose result is queued.
 pub(super) fn stored_state(result: String, summary: Option<&Summary>) -> OutcomeState {
-    let warnings = summary.map(|summary| summary.warnings.as_slice()).unwrap_or_default();
-    let invalid = warnings.iter().find_map(|warning| warning.text.strip_prefix("invalid: "));
-    match (invalid, summary) {
+    match (summary.and_then(Summary::invalid_reason), summary) {
         (Some(detail), _) => OutcomeState::Invalid { result, detail: short(detail) },
         (None, Some(_)) => OutcomeState::Stored { result },
         (None, None) => {
@@ -36,14 +32,9 @@ pub(super) fn stored_state(result: String, summary: Option<&Summary>) -> Outcome
     }
 }
 
-/// Returns true if the traffic of a run ended early because of an interrupt.
-pub(super) fn is_interrupted(summary: &Summary) -> bool {
-    summary.warnings.iter().any(|warning| warning.text == INTERRUPTED_WARNING)
-}
-
 /// Returns true if the traffic of a run reached its planned end, although an interrupt followed.
 pub(super) fn is_complete(summary: &Summary) -> bool {
-    !is_interrupted(summary) && summary.flows.iter().all(|flow| flow.completed)
+    !summary.is_interrupted() && summary.flows.iter().all(|flow| flow.completed)
 }
 
 /// Returns the reason of a failed run, and the bytes that count: all reserved ones unless the
@@ -136,9 +127,9 @@ pub(super) fn used_bytes(run: &StoredRun) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use towpath_result::Warning;
     use towpath_result::input::ReadBudget;
     use towpath_result::store::read_run_within;
+    use towpath_result::{INTERRUPTED_WARNING, Warning};
     use towpath_scenario::Transport;
 
     use super::*;

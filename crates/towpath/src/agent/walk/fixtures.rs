@@ -2,7 +2,7 @@
 
 use towpath_result::input::ReadBudget;
 use towpath_result::store::{StoredRun, read_run_within};
-use towpath_result::{Event, EventKind, MetaPath, Record, Subflow};
+use towpath_result::{Event, EventKind, MetaPath, NETWORK_LOSS_PREFIX, Record, Subflow};
 
 /// Returns a stored result without records, whose paths have these names.
 pub(super) fn result(paths: &[&str]) -> StoredRun {
@@ -50,7 +50,7 @@ pub(super) fn loss(t_ns: u64, reason: &str) -> Record {
         kind: EventKind::Link,
         host: Some("client".to_owned()),
         path: None,
-        text: format!("the first network was lost: {reason}"),
+        text: format!("{NETWORK_LOSS_PREFIX}{reason}"),
         detail: std::collections::BTreeMap::new(),
     })
 }

@@ -10,16 +10,12 @@ use towpath_result::format;
 use towpath_result::format::text::clean;
 use towpath_result::metrics::handover::Handover;
 use towpath_result::store::StoredRun;
-use towpath_result::{Event, PathStats, Record, SubflowEnd};
+use towpath_result::{Event, PathStats, Record, SubflowEnd, Summary};
 use towpath_scenario::{DataDirection, Transport};
 
 use crate::agent::round::MeasuredRun;
-use crate::agent::run_result::is_interrupted;
 use crate::ui::wrap;
 use crate::upload::UploadState;
-
-/// Start of the text of the event that a lost network gives.
-const LOSS_PREFIX: &str = "the first network was lost: ";
 
 /// Reason for the end of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +36,8 @@ impl WalkEnd {
     fn of(runs: &[MeasuredRun]) -> Self {
         let results = || runs.iter().filter_map(|run| run.result.as_ref());
         let lost = results().flat_map(|result| &result.records).find_map(loss);
-        let is_stopped = |result: &StoredRun| result.summary.as_ref().is_some_and(is_interrupted);
+        let is_stopped =
+            |result: &StoredRun| result.summary.as_ref().is_some_and(Summary::is_interrupted);
         match lost {
             Some((event, reason)) => {
                 let (reason, at_ns) = (reason.to_owned(), event.t_ns);
@@ -95,7 +92,7 @@ impl WalkEnd {
 
 fn loss(record: &Record) -> Option<(&Event, &str)> {
     let Record::Event(event) = record else { return None };
-    Some((event, event.text.strip_prefix(LOSS_PREFIX)?))
+    Some((event, event.network_loss()?))
 }
 
 /// Use of another network than the first one by a transport.
