@@ -322,7 +322,7 @@ fn a_refused_campaign_stays_in_the_form_with_its_mistakes(collector: &Collector)
     let reply = submit(&admin, "/campaigns", "/campaigns", &[("text", &long)]);
     assert!(reply.status == 400 && reply.body.contains("more than 64000 bytes"));
     let too_long = "#".repeat(300_000);
-    let reply = submit(&admin, "/campaigns", "/campaigns", &[("text", &too_long)]);
+    let reply = admin.post_refused("/campaigns", &[("csrf", "x"), ("text", &too_long)]);
     assert_eq!(reply.status, 413);
     let mobile = admin.get("/campaigns?example=mobile").body;
     assert!(mobile.contains("open") && mobile.contains("mobile-1"), "{mobile}");

@@ -1,5 +1,6 @@
 //! A collector on loopback, in a folder of its own, and clients of it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -13,6 +14,8 @@ use towpath_collect::{BucketConfig, Role, ServerConfig, Store, StoreConfig, run_
 use towpath_result::device::{JOIN_PATH, JoinRequest};
 use towpath_result::upload::content_hash;
 
+/// Largest number of times that a form is sent whose reply is lost.
+const MAX_SENDINGS: u32 = 20;
 /// A result of the first format version.
 pub(crate) const RESULT: &str =
     include_str!("../../../towpath-result/tests/fixtures/result-v1.jsonl");
@@ -280,6 +283,24 @@ impl Client {
             request = request.header(*name, value);
         }
         reply(request.send_form(form.iter().copied()))
+    }
+
+    /// Sends a form that the server refuses before it has read all of it. The reply may be lost, when
+    /// the server closes the connection during the request. Then the request is repeated.
+    pub(crate) fn post_refused(&self, path: &str, form: &[(&str, &str)]) -> Reply {
+        let attempt = || {
+            let mut request = Self::agent().post(format!("{}{path}", self.url));
+            for (name, value) in &self.headers {
+                request = request.header(*name, value);
+            }
+            request.send_form(form.iter().copied())
+        };
+        let is_reply = |outcome: &Result<_, ureq::Error>| {
+            !matches!(outcome, Err(ureq::Error::Io(error))
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
+        };
+        let mut outcomes = (0..MAX_SENDINGS).map(|_| attempt());
+        reply(outcomes.find(is_reply).expect("the server closes each connection without a reply"))
     }
 
     pub(crate) fn put(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
